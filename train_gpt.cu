@@ -62,9 +62,9 @@ int Trainer::stop_flags() const {
 }
 
 // Whether positions behind a sequence's last target change the step: they are part of experts'
-// load, and dropout's random numbers count positions.
+// load, dropout's random numbers count positions, and a GPU's algorithms depend on the length.
 bool Trainer::needs_padding() const {
-    return !objective.is_plain_causal() || config.experts || o.dropout > 0 || o.attention_dropout > 0;
+    return device.gpu || !objective.is_plain_causal() || config.experts || o.dropout > 0 || o.attention_dropout > 0;
 }
 
 // Queues one update of `accumulate` batches. An update that is not finite or exceeds a limit is
@@ -80,7 +80,7 @@ Status Trainer::issue() {
     g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
         TRY(data.next(tokens.data(), targets.data(), &texts));
-        if (!needs_padding()) S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len, device.gpu);
+        if (!needs_padding()) S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len);
         sizes[issued % 2].positions += int64_t(o.batch) * S;
         Spans spans;
         for (int b = 0; b < o.batch; b++)

@@ -2,7 +2,6 @@
 #include "samples.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/console.h"
 
@@ -71,12 +70,12 @@ Result<std::shared_ptr<const SampleSource>> shard_windows(const LoaderConfig& c)
     return std::shared_ptr<const SampleSource>(windows);
 }
 
-int cut_behind_targets(int* tokens, int* targets, int B, int S, bool gpu) {
+int cut_behind_targets(int* tokens, int* targets, int B, int S) {
     int used = 1;
     for (int b = 0; b < B; b++)
         for (int s = S - 1; s >= used; s--)
             if (targets[int64_t(b) * S + s] >= 0) used = s + 1;
-    const int length = std::min(S, gpu ? std::max(64, int(std::bit_ceil(unsigned(used)))) : int(round_up(used, 16)));
+    const int length = std::min(S, int(round_up(used, 16)));
     for (int64_t b = 1; b < B && length < S; b++) {
         std::copy_n(tokens + b * S, length, tokens + b * length);
         std::copy_n(targets + b * S, length, targets + b * length);

@@ -29,6 +29,6 @@ class SampleSource {
 Result<std::shared_ptr<const SampleSource>> shard_windows(const LoaderConfig& config);
 
 // Cuts sequences (B,S) behind the last target of all of them, where a causal model computes nothing
-// that is used, and moves them together. Returns their new length: a multiple of 16; for a GPU,
-// whose products are tuned for each length, a power of two.
-int cut_behind_targets(int* tokens, int* targets, int B, int S, bool gpu);
+// that is used, and moves them together. Returns their new length, a multiple of 16. Not for a GPU,
+// which would choose algorithms for each length, and so other ones in a resumed run.
+int cut_behind_targets(int* tokens, int* targets, int B, int S);

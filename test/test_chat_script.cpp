@@ -96,6 +96,6 @@ TEST_CASE("finetune.sh: asks, shows what is learnt, trains, and asks the result"
     const std::string model = "build/chat/" + tree.name, ask = "chat " + model + " --temperature\n";
     const std::string result = "chat build/finetune --temperature\n", train = "train --from " + model + "\n";
     CHECK(tree.log().ends_with(ask + ask + ask + train + train + result + result + result));
-    CHECK(contains(r.err, "--chat mine.jsonl --pack --preview 1"));
+    CHECK(contains(r.err, "/mine.jsonl --pack --preview 1 --seq-len 512"));
     CHECK(contains(r.out, "> What is the capital of Italy?\nanswer to What is the capital of Italy?\n"));
 }

@@ -73,11 +73,20 @@ void Trainer::note_conversations(const Conversations& read, const char* flag) {
 
 Status Trainer::read_conversations() {
     if (o.chat.empty()) return {};
-    conversations = TRY(Conversations::read(conversation_options(o, tokenizer, config.V), *chat_encoder));
+    ConversationOptions c = conversation_options(o, tokenizer, config.V);
+    conversations = TRY(Conversations::read(c, *chat_encoder));
     note_conversations(*conversations, "--chat");
-    if (length_given || o.pack) return {};
-    o.seq_len = std::min(o.seq_len, int(round_up(conversations->longest(), 16)));
+    c.pattern = o.chat_val, c.flag = "--chat-val";
+    if (!o.chat_val.empty()) {
+        val_conversations = TRY(Conversations::read(c, *chat_encoder));
+        note_conversations(*val_conversations, "--chat-val");
+    }
+    // A total batch that is given is a multiple of the usual length.
+    if (length_given || o.pack || o.total_batch) return {};
+    const int longest = std::max(conversations->longest(), val_conversations ? val_conversations->longest() : 0);
+    resolve("seq-len", "0", std::to_string(o.seq_len = std::min(o.seq_len, int(round_up(longest, 16)))));
     conversations->shorten(o.seq_len);
+    if (val_conversations) val_conversations->shorten(o.seq_len);
     return {};
 }
 
@@ -86,12 +95,9 @@ Status Trainer::open_conversations() {
     l.B = o.batch, l.S = o.seq_len, l.vocab = config.V, l.seed = uint64_t(o.seed), l.rank = plan.rank,
     l.ranks = plan.ranks;
     data = TRY(Loader::open(conversations, l));
-    if (o.chat_val.empty()) return {};
-    ConversationOptions c = conversation_options(o, tokenizer, config.V);
-    c.pattern = o.chat_val, c.flag = "--chat-val", l.shuffle = false, l.max_tokens = o.eval_tokens;
-    const std::shared_ptr<const Conversations> read = TRY(Conversations::read(c, *chat_encoder));
-    note_conversations(*read, "--chat-val");
-    val = TRY(Loader::open(read, l));
+    if (!val_conversations) return {};
+    l.shuffle = false, l.max_tokens = o.eval_tokens;
+    val = TRY(Loader::open(val_conversations, l));
     if (val.fingerprint() == data.fingerprint())
         progress.note("note: --chat-val has the conversations of --chat: its loss says nothing about new ones");
     return {};

@@ -125,7 +125,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},
              {"--seq-len", &o.seq_len,
               "tokens per sequence, and without --context a new model's context; 0: the model's, "
-              "at most 2048, and without --pack no more than the longest conversation",
+              "at most 2048, and without --pack or --total-batch no more than the longest conversation",
               0, 1 << 20},
              {"--steps", &o.steps, "updates in total; 0: one pass over the data, or --epochs", 0, 99999999},
              {.name = "--epochs",

@@ -156,7 +156,6 @@ Status Trainer::set_up() {
     TRY(find_start());
     TRY(agreed(choose_model()));
     share_cores();
-    TRY(agreed(read_conversations()));
     Result<Device> opened = o.dry_run || o.preview ? plan_device(o.device, o.gpu, ranks.info.local_rank)
                                                    : open_device(o.device, true, ranks.info.local_rank);
     TRY(agreed(opened.status));
@@ -166,6 +165,7 @@ Status Trainer::set_up() {
     if (!o.dry_run && !o.preview) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
     TRY(agreed(ranks.first() ? open_trace(o.trace, device.model, trace) : Status{}));
     device.model->store.comm = ranks.comm.get();
+    TRY(agreed(read_conversations()));
     TRY(agreed(choose_batch()));
     agree_on_batch();
     TRY(check_fp8(device, config, plan.B, o.seq_len));
@@ -238,7 +238,9 @@ Status Trainer::choose_batch() {
     // Uses 95 % of free memory, because the allocator rounds up and other processes need some. On a
     // CPU, the ranks of a machine share that memory.
     const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.info.local_ranks);
-    const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
+    const int64_t pass = conversations ? ceil_div(conversations->samples(), plan.ranks) : 256;
+    const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks)
+                                       : std::min<int64_t>(256, pass);
     auto need = [&](int B) {
         plan.B = B;
         const Result<std::vector<MemoryRow>> memory = memory_cost(device.model->op, config, plan);

@@ -61,9 +61,9 @@ struct Trainer {
     Tokenizer tokenizer;
     GenerationConfig generation;    // from the checkpoint at the start
     Objective objective;
-    std::optional<ChatEncoder> chat_encoder;         // with --chat
-    std::shared_ptr<Conversations> conversations;    // with --chat
-    bool length_given = true;                        // --seq-len is not 0
+    std::optional<ChatEncoder> chat_encoder;                            // with --chat
+    std::shared_ptr<Conversations> conversations, val_conversations;    // with --chat, --chat-val
+    bool length_given = true;                                           // --seq-len is not 0
     Loader data, val;
     Schedule schedule;
     TrainState state;    // after the last finished step
@@ -140,7 +140,7 @@ struct Trainer {
     // Functions of train/chat.cpp.
     Status choose_chat_template();
     void note_conversations(const Conversations& read, const char* flag);
-    Status read_conversations();    // reads --chat; without --seq-len, sets the length
+    Status read_conversations();    // reads both files; without --seq-len, sets the length
     Status open_conversations();    // opens the loaders of --chat and --chat-val
     Status preview() const;         // prints some conversations, and what is learnt in them
 

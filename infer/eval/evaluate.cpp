@@ -46,8 +46,8 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
     std::vector<Window> sums;
     for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
         TRY(loader.next(tokens.data(), targets.data(), &texts));
-        const bool cut = objective.is_plain_causal();
-        const int n = cut ? cut_behind_targets(tokens.data(), targets.data(), B, S, !model.op.on_host()) : S;
+        const bool cut = objective.is_plain_causal() && model.op.on_host();
+        const int n = cut ? cut_behind_targets(tokens.data(), targets.data(), B, S) : S;
         const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch wraps into the next epoch
         Spans spans;
         for (int b = 0; b < rows; b++)
