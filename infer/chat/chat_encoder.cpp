@@ -23,10 +23,6 @@ size_t inside(const std::string& name) {    // bytes of its first character; 0: 
 size_t common_bytes(const std::string& a, const std::string& b) {
     return size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
-std::string without(std::string text, const std::string& mark) {
-    for (size_t at = 0; (at = text.find(mark, at)) != text.npos;) text.erase(at, mark.size());
-    return text;
-}
 // Applies f to each string of a value, and to each key but those of the outermost object.
 template <class F> ordered_json each_string(const ordered_json& j, const F& f, bool outermost = false) {
     if (j.is_string()) return f(j.get<std::string>());
@@ -100,25 +96,30 @@ Result<ChatEncoder::Rendered> ChatEncoder::render(const std::vector<ChatMessage>
 }
 
 namespace {
-// A rendered text without marks, and their offsets in it.
+// A rendered text without its marks, and their offsets in it.
 struct Unmarked {
     std::string text;
     std::vector<size_t> offsets;
-    explicit Unmarked(const std::string& marked) {
+    explicit Unmarked(const std::string& marked, const std::string& mark = MARK) {
         for (size_t from = 0;;) {
-            const size_t at = marked.find(MARK, from);
+            const size_t at = marked.find(mark, from);
             text.append(marked, from, at - from);
             if (at == marked.npos) return;
             offsets.push_back(text.size());
-            from = at + MARK.size();
+            from = at + mark.size();
         }
     }
+    // Returns the offset in `text` of an offset in the text with MARKs, which lies in no MARK.
+    size_t offset_of(size_t marked) const {
+        size_t before = 0, most = offsets.size();
+        while (before < most) {
+            const size_t i = (before + most) / 2;
+            if (offsets[i] + i * MARK.size() < marked) before = i + 1;
+            else most = i;
+        }
+        return marked - before * MARK.size();
+    }
 };
-size_t marks_before(const std::string& text, size_t end) {
-    size_t n = 0;
-    for (size_t at = 0; (at = text.find(MARK, at)) < end; at += MARK.size()) n++;
-    return n;
-}
 }    // namespace
 
 Result<std::vector<int>> ChatEncoder::prompt(const std::vector<ChatMessage>& messages) const {
@@ -147,12 +148,10 @@ Result<EncodedChat> ChatEncoder::encode(const Conversation& c, TrainOn train_on)
     TRY(here(whole.status));
     const Result<std::vector<TextRange>> ranges = answers(c, whole.value, train_on);
     TRY(here(ranges.status));
-    const std::string& marked_text = whole.value.text;
+    const Unmarked text(whole.value.text);
     std::vector<TextCut> cuts;
     for (const TextRange& r : ranges.value)
-        for (size_t offset : {r.from, r.to})
-            cuts.push_back({.at = offset - MARK.size() * marks_before(marked_text, offset)});
-    const Unmarked text(marked_text);
+        for (size_t offset : {r.from, r.to}) cuts.push_back({.at = text.offset_of(offset)});
     if (text.offsets.size() > MOST_NAMES)
         return fail(Exit::input, "%s: expected at most %zu names of special tokens in the messages, found %zu",
                     c.where.c_str(), MOST_NAMES, text.offsets.size());
@@ -222,8 +221,10 @@ size_t ChatEncoder::behind_end(const std::string& text, size_t from) const {
     size_t end = text.npos, first = text.npos;
     for (const std::string& name : ends) {
         const size_t at = text.find(name, from);
-        if (at < first || (at == first && at != text.npos && at + name.size() > end))
-            first = at, end = at + name.size();
+        if (at < first || (at == first && at != text.npos && at + name.size() > end)) {
+            first = at;
+            end = at + name.size();
+        }
     }
     while (end < text.size() && (text[end] == ' ' || text[end] == '\n')) end++;
     return end;
@@ -257,7 +258,7 @@ Result<size_t> ChatEncoder::answer_begin(const Conversation& c, const std::strin
         const std::string text = TRY(render(marked, c.tools, false)).text;
         const size_t at = text.find(BEGIN);
         const std::string prompt = asked.starts_with(past) ? asked.substr(past.size()) : "";
-        if (at != text.npos && without(text, BEGIN) == whole && at >= from) {
+        if (at != text.npos && Unmarked(text, BEGIN).text == whole && at >= from) {
             const size_t begin = prompt.empty() || at < prompt.size() ? whole.npos
                                                                       : whole.rfind(prompt, at - prompt.size());
             return begin != whole.npos && begin >= from ? begin + prompt.size() : at;

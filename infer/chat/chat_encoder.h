@@ -45,7 +45,6 @@ class ChatEncoder {
     // template rejects it, or its answers cannot be found in the text.
     Result<EncodedChat> encode(const Conversation& conversation, TrainOn train_on) const;
     bool writes(const char* field) const { return source.find(field) != std::string::npos; }
-    const ChatTemplate& form() const { return chat_template; }
 
   private:
     struct Rendered {
