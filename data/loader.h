@@ -84,7 +84,7 @@ class ShardWriter {
 };
 
 struct LoaderConfig {
-    std::string pattern;    // glob pattern of shards
+    std::string pattern = {};    // glob pattern of shards
     bool raw_u16 = false;
     bool allow_partial_set = false;    // accepts an incomplete set of shards
     int B = 0, S = 0;                  // one rank's batch

@@ -56,9 +56,7 @@ Status Trainer::choose_chat_template() {
 static ConversationOptions conversation_options(const TrainOptions& o, const Tokenizer& tokenizer, int vocab) {
     return {.pattern = o.chat,
             .flag = "--chat",
-            .train_on = o.train_on == "all"    ? TrainOn::all
-                        : o.train_on == "last" ? TrainOn::last
-                                               : TrainOn::assistant,
+            .train_on = train_on_named(o.train_on).value,
             .pack = o.pack,
             .drop = o.too_long == "drop",
             .S = o.seq_len,
@@ -76,7 +74,8 @@ Status Trainer::read_conversations() {
     ConversationOptions c = conversation_options(o, tokenizer, config.V);
     conversations = TRY(Conversations::read(c, *chat_encoder));
     note_conversations(*conversations, "--chat");
-    c.pattern = o.chat_val, c.flag = "--chat-val";
+    c.pattern = o.chat_val;
+    c.flag = "--chat-val";
     if (!o.chat_val.empty()) {
         val_conversations = TRY(Conversations::read(c, *chat_encoder));
         note_conversations(*val_conversations, "--chat-val");
@@ -91,12 +90,11 @@ Status Trainer::read_conversations() {
 }
 
 Status Trainer::open_conversations() {
-    LoaderConfig l;
-    l.B = o.batch, l.S = o.seq_len, l.vocab = config.V, l.seed = uint64_t(o.seed), l.rank = plan.rank,
-    l.ranks = plan.ranks;
+    LoaderConfig l = loader_config();
     data = TRY(Loader::open(conversations, l));
     if (!val_conversations) return {};
-    l.shuffle = false, l.max_tokens = o.eval_tokens;
+    l.shuffle = false;
+    l.max_tokens = o.eval_tokens;
     val = TRY(Loader::open(val_conversations, l));
     if (val.fingerprint() == data.fingerprint())
         progress.note("note: --chat-val has the conversations of --chat: its loss says nothing about new ones");
@@ -104,7 +102,7 @@ Status Trainer::open_conversations() {
 }
 
 Status Trainer::preview() const {
-    const auto& all = static_cast<const Conversations&>(data.source());
+    const Conversations& all = *conversations;
     const bool colors = stdout_has_colors();
     const std::string begin = colors ? "\033[32m" : "[[", end = colors ? "\033[0m" : "]]";
     const int64_t shown = std::min<int64_t>(o.preview, all.conversations());

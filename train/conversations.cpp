@@ -15,6 +15,12 @@
 
 using nlohmann::ordered_json;
 
+const TrainOnRow& train_on_named(const std::string& name) {
+    for (const TrainOnRow& row : TRAIN_ON)
+        if (row.name == name) return row;
+    CHECK(false, "--train-on %s", name.c_str());
+}
+
 // ---- a line -------------------------------------------------------------------------------------
 
 namespace {

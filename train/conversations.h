@@ -12,6 +12,17 @@
 #include "data/samples.h"
 #include "infer/chat/chat_encoder.h"
 
+// Values of --train-on: name, and what is learnt, for people.
+struct TrainOnRow {
+    const char* name;
+    TrainOn value;
+    const char* text;
+};
+inline constexpr TrainOnRow TRAIN_ON[] = {{"assistant", TrainOn::assistant, "answers"},
+                                          {"all", TrainOn::all, "all tokens"},
+                                          {"last", TrainOn::last, "each conversation's last answer"}};
+const TrainOnRow& train_on_named(const std::string& name);    // one of these names
+
 // Reads one line. Exit 3: names `where` and the field, with what was expected and what was found.
 Result<Conversation> conversation_parse(std::string_view line, const std::string& where);
 

@@ -164,10 +164,7 @@ static void print_run(const Trainer& t) {
             t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)" : "");
     const Objective& objective = t.objective;
     if (!o.chat.empty())
-        printf("objective     causal, on %s%s\n",
-               o.train_on == "all"    ? "all tokens"
-               : o.train_on == "last" ? "each conversation's last answer"
-                                      : "answers",
+        printf("objective     causal, on %s%s\n", train_on_named(o.train_on).text,
                o.pack ? ", conversations apart" : "");
     else if (!objective.is_plain_causal()) {
         std::string more;

@@ -318,6 +318,15 @@ Status Trainer::open_data() {
     return {};
 }
 
+LoaderConfig Trainer::loader_config() const {
+    return {.B = o.batch,
+            .S = o.seq_len,
+            .vocab = config.V,
+            .rank = plan.rank,
+            .ranks = plan.ranks,
+            .seed = uint64_t(o.seed)};
+}
+
 Status Trainer::open_shards() {
     const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // tokenizer comes with the weights
     const TokenizerSource tokenizer_source = {
@@ -326,9 +335,9 @@ Status Trainer::open_shards() {
                               : "--tokenizer " + o.tokenizer,
         theirs ? "tokenize the text again with that one, " + checkpoint_tokenizer_file(start)
                : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
-    LoaderConfig l;
-    l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
-    l.seed = uint64_t(o.seed), l.rank = plan.rank, l.ranks = plan.ranks;
+    LoaderConfig l = loader_config();
+    l.pattern = o.data;
+    l.raw_u16 = o.raw_u16;
     if (!o.data.empty()) data = TRY(Loader::open(l));
     if (!o.val.empty()) {
         l.pattern = o.val, l.shuffle = false, l.max_tokens = o.eval_tokens;

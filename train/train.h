@@ -112,6 +112,7 @@ struct Trainer {
     bool has_data() const { return !o.data.empty() || !o.chat.empty(); }
     bool validates() const { return !o.val.empty() || !o.chat_val.empty(); }
     Status open_data();                                             // opens the loaders
+    LoaderConfig loader_config() const;                             // training data's, without the files
     Status open_shards();                                           // opens --data and --val
     int64_t steps_of(int64_t epochs, int64_t total_batch) const;    // steps for so many passes; 0: the default
     Status plan_steps();                                            // steps, warmup and schedule from the data's size
