@@ -19,8 +19,9 @@ bool cpu_supports(Isa isa);
 const char* cpu_isa_name(Isa isa);    // display name: "AVX-512 with BF16"
 // Whether the CPU has VNNI, dot products of four bytes, for this instruction set's vectors.
 bool cpu_has_vnni(Isa isa);
-// Prefetch distances, in bytes, of loops over packed weights: in floats (bf16, fp16), and in blocks
-// of integers. 0: what is read now, which leaves it to the hardware's prefetchers.
+// Distances, in bytes, at which loops over packed weights prefetch: weights in floats (fp32, bf16,
+// fp16), and weights in blocks of integers. With 0 a loop prefetches what it reads anyway, which
+// leaves prefetching to the hardware.
 struct PrefetchDistance {
     int floats = 8192, blocks = 8192;
 };

@@ -185,5 +185,5 @@ void lay_out_logits(Layout& at, Gpt& g) {
     const int64_t n = int64_t(g.head_rows) * g.c.Vp();
     at.reserve(g.head, n);
     if (g.plan.mode == RunMode::train && g.op.has_input_type()) at.reserve(g.dhead, n);
-    else g.dhead = reinterpret_cast<Input*>(g.head);    // types are equal
+    else g.dhead = reinterpret_cast<Input*>(g.head);    // equal types, or no training
 }

@@ -23,7 +23,8 @@ Tokenizer tokenizer_named(const std::string& name) {
 ChatEncoder encoder_of(const Tokenizer& tokenizer, const std::string& source) {
     Result<ChatFormat> format = chat_format("test", "", tokenizer.with_chat_template(source, {}));
     REQUIRE_MESSAGE(format.ok(), format.status.message);
-    format.value.bos = "<s>", format.value.eos = "</s>";
+    format.value.bos = "<s>";
+    format.value.eos = "</s>";
     format.value.ends.push_back(tokenizer.encode("</s>", true)[0]);
     Result<ChatTemplate> parsed = ChatTemplate::parse(source);
     REQUIRE_MESSAGE(parsed.ok(), parsed.status.message);
@@ -183,7 +184,7 @@ TEST_CASE("chat encoder: templates that write conversations in other ways") {
     CHECK(none.status.code == Exit::input);
     CHECK_MESSAGE(contains(none.status.message, "f:1: message 2: "), none.status.message);
     CHECK(contains(none.status.message, "--chat-template"));
-    // Marks whose text could be anywhere.
+    // The text of a mark inside a macro could be anywhere.
     const Result<EncodedChat> hidden =
         of("{% macro a(x) %}{% generation %}{{ x }}{% endgeneration %}{% endmacro %}"
            "{{ a(messages[1].content) }}");

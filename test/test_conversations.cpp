@@ -34,7 +34,9 @@ std::shared_ptr<const Conversations> read(const std::string& text, ConversationO
     const std::string dir = temporary_directory();
     write_file(dir + "/c.jsonl", text);
     const Tokenizer tokenizer = chatml_bytes();
-    o.pattern = dir + "/c.jsonl", o.flag = "--chat", o.vocab = tokenizer.vocab_size();
+    o.pattern = dir + "/c.jsonl";
+    o.flag = "--chat";
+    o.vocab = tokenizer.vocab_size();
     const Result<std::shared_ptr<Conversations>> all = Conversations::read(o, chatml(tokenizer));
     if (error) *error = all.status;
     else REQUIRE_MESSAGE(all.ok(), all.status.message);

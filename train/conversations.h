@@ -61,7 +61,7 @@ class Conversations : public SampleSource {
     int64_t conversations() const { return int64_t(begins.size()) - 1; }
     EncodedChat conversation(int64_t i) const;
     double filled() const;       // share of the samples' positions that are no padding
-    std::string note() const;    // what was cut or left out; "": nothing
+    std::string note() const;    // text on cut and dropped lines; "": none
 
   private:
     void add(EncodedChat e);

@@ -4,12 +4,12 @@
 // noncharacter of Unicode is put into each name of a special token in it, and taken out of the
 // rendered text, where it marks a name that is ordinary text.
 //
-// Which tokens a model has to learn is known from the template's {% generation %} blocks, as in
-// transformers. A template without them is rendered for each answer with the messages before it and
-// the generation prompt, and with the answer: the answer is what the second text has behind the
-// first one. Where a template writes the beginning of a conversation otherwise once there is more
-// of it (Qwen 3 drops old reasoning), an answer begins behind the generation prompt, or where its
-// content is, and ends with the first token that ends an answer, and the white space behind it.
+// The template's {% generation %} blocks say which tokens a model has to learn, as in transformers.
+// A template without them is rendered for each answer with the messages before the answer and the
+// generation prompt, and with the answer: the answer is what the second text has behind the first
+// one. Some templates write a conversation's beginning otherwise once there are more messages (Qwen
+// 3 drops old reasoning). There an answer begins behind the generation prompt, or where its content
+// is. It ends with the first token that ends an answer, and the white space behind that token.
 #pragma once
 #include <string>
 #include <vector>
