@@ -61,8 +61,9 @@ int Trainer::stop_flags() const {
     return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0);
 }
 
-// Whether positions behind a sequence's last target change the step: they are part of experts'
-// load, dropout's random numbers count positions, and a GPU's algorithms depend on the length.
+// Whether sequences must keep the positions behind their last target, because the step depends on
+// them: experts' load and dropout's random numbers count them, a GPU's algorithms depend on the
+// length, and other objectives than plain causal attend to them.
 bool Trainer::needs_padding() const {
     return device.gpu || !objective.is_plain_causal() || config.experts || o.dropout > 0 || o.attention_dropout > 0;
 }

@@ -59,8 +59,9 @@ class Tokenizer {
     // (unless called in a chunk of a loop); the ids do not depend on the number of cores. BOS and
     // EOS are not added.
     std::vector<int> encode(std::string_view text, bool special = false, bool follows = false) const;
-    // Encodes with the names of special tokens. A name with an offset of `plain` at its beginning
-    // or inside it is ordinary text. Fills in the counts of `cuts`. Both are sorted by byte offset.
+    // Encodes a text in which names of special tokens become these tokens, except a name with an
+    // offset of `plain` at its beginning or inside it. Fills in `ended` and `begun` of each of
+    // `cuts`. `plain` and `cuts` are sorted by byte offset.
     std::vector<int> encode_cut(std::string_view text, const std::vector<size_t>& plain,
                                 std::vector<TextCut>* cuts = nullptr) const;
     // Encodes a prompt as transformers does: names of special tokens become these tokens, and BOS

@@ -28,7 +28,8 @@ class SampleSource {
 // The windows of the shards that `config` names. Exit 3: see shard_open; no shard has a window.
 Result<std::shared_ptr<const SampleSource>> shard_windows(const LoaderConfig& config);
 
-// Cuts sequences (B,S) behind the last target of all of them, where a causal model computes nothing
-// that is used, and moves them together. Returns their new length, a multiple of 16. Not for a GPU,
-// which would choose algorithms for each length, and so other ones in a resumed run.
+// Cuts all sequences (B,S) to one length, behind the last target that any of them has: a causal
+// model needs nothing from there on. Moves them together. Returns the length, a multiple of 16 or
+// S. Not for a GPU: algorithms are chosen for each length, by timing, so a resumed run could choose
+// others.
 int cut_behind_targets(int* tokens, int* targets, int B, int S);

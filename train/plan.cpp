@@ -350,9 +350,9 @@ Status Trainer::open_shards() {
     return o.data.empty() ? Status{} : check_shard_tokenizer(data.shards(), tokenizer, config.V, tokenizer_source);
 }
 
-// --epochs N rounds up to whole steps, so each sample is read at least N times. Without it, a run
-// on shards rounds down to whole steps, and a run on conversations, which may be few, rounds one
-// pass up.
+// The steps of --epochs N are rounded up, so each sample is read at least N times. Without
+// --epochs, a run makes one pass: rounded down on shards, rounded up on conversations, which may be
+// few.
 int64_t Trainer::steps_of(int64_t epochs, int64_t total_batch) const {
     const int64_t pass = data.samples() * o.seq_len;
     if (!epochs && o.chat.empty()) return std::max<int64_t>(1, pass / total_batch);

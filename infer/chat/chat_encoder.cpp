@@ -9,9 +9,9 @@
 using nlohmann::ordered_json;
 
 namespace {
-// Noncharacters of Unicode, which conversations may not have. MARK is put into each special token's
-// name that a message spells, so that the tokenizer reads the name as text. BEGIN is put before an
-// answer's content.
+// Noncharacters of Unicode, which conversations may not have. MARK is put into special tokens'
+// names in messages: where it stood, the tokenizer reads a name as text. BEGIN is put before an
+// answer's content, to find the content in the rendered text.
 const std::string MARK = "\uFDD0", BEGIN = "\uFDD1";
 constexpr size_t MOST_NAMES = 10000;    // limit of special tokens' names in a conversation
 

@@ -1,8 +1,9 @@
 // chat_encoder.h - a conversation as tokens, by a chat template, for `chat` and for training.
 //
-// The template's text is encoded with special tokens. The messages' own text never gives one: a
-// noncharacter of Unicode is put into each name of a special token in it, and taken out of the
-// rendered text, where it marks a name that is ordinary text.
+// Names of special tokens become these tokens in the template's own text, never in the messages'
+// text. Before rendering, a noncharacter of Unicode is put into each such name in a message. After
+// rendering, these marks are taken out, and their offsets tell the tokenizer which names are
+// ordinary text.
 //
 // The template's {% generation %} blocks say which tokens a model has to learn, as in transformers.
 // A template without them is rendered for each answer with the messages before the answer and the
