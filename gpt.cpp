@@ -39,6 +39,43 @@ Heads Gpt::heads(int l) const {
     return h;
 }
 
+// A product's input has `width` channels. Dropout before adapters has sites behind all others.
+static int input_width(const Config& c, Adapter::Product which, int l) {
+    return which == Adapter::proj ? c.attention_width() : which == Adapter::fc2 ? c.ffn_width(l) : c.C;
+}
+ProductWeights Gpt::product(Adapter::Product which, int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Parameter* const weights[][2] = {{p.qkvw, p.qkvb}, {p.projw, p.projb}, {p.fcw, p.fcb}, {p.fc2w, p.fc2b}};
+    ProductWeights to = {weights[which][0], weights[which][1]};
+    if (!p.low_a(which)) return to;
+    Input* low = a[size_t(l)].low(which);
+    to.adapter = {.a = p.low_a(which),
+                  .b = p.low_b(which),
+                  .R = c.adapter.rank(which),
+                  .scale = c.adapter.scale,
+                  .blocks = low_blocks[which],
+                  .low = low,
+                  .low_sum = op.has_input_type() ? low_sum : reinterpret_cast<Activation*>(low),
+                  .low_gradient = low_gradient,
+                  .wide = wide,
+                  .dropped = dropped};
+    if (pass.training && c.adapter.dropout > 0)
+        to.adapter.dropout = site_dropout(c.adapter.dropout, step, 3 * c.L + 1 + Adapter::PRODUCTS * l + which,
+                                          pass.first_sequence * pass.S * input_width(c, which, l));
+    return to;
+}
+ProductGradients Gpt::gradients(Adapter::Product which, int l) const {
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    Gradient* const of[][2] = {{d.qkvw, d.qkvb}, {d.projw, d.projb}, {d.fcw, d.fcb}, {d.fc2w, d.fc2b}};
+    return {store.into(of[which][0]), of[which][1], store.into(d.low_a(which)), store.into(d.low_b(which))};
+}
+int Gpt::lowest_trained_block() const {
+    if (dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb) return -1;
+    int l = 0;
+    while (l < c.L && !store.buckets[size_t(1 + l)].size) l++;
+    return l;
+}
+
 NormStep Gpt::norm1(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -55,8 +92,8 @@ NormStep Gpt::norm2(int l) const {
 FfnStep Gpt::ffn(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {.first = {p.fcw, p.fcb},
-            .second = {p.fc2w, p.fc2b},
+    return {.first = product(Adapter::fc, l),
+            .second = product(Adapter::fc2, l),
             .act = c.activation,
             .gated = c.gated,
             .C = c.C,
@@ -78,7 +115,7 @@ Branch Gpt::attention_branch(int l) const {
     const NormStep norm = branch_norm(c, p.post1w, p.post1b, t.post_mean1, t.post_rstd1);
     return {.in = t.atty,
             .width = c.attention_width(),
-            .p = {p.projw, p.projb},
+            .p = product(Adapter::proj, l),
             .precision = precision_of(l),
             .product = t.out1,
             .norm = norm,
@@ -92,7 +129,7 @@ Branch Gpt::ffn_branch(int l) const {
     const NormStep norm = branch_norm(c, p.post2w, p.post2b, t.post_mean2, t.post_rstd2);
     return {.in = p.shared_gatew ? t.shared_act : t.fcg,
             .width = c.ffn_width(l),
-            .p = {p.fc2w, p.fc2b},
+            .p = product(Adapter::fc2, l),
             .precision = precision_of(l),
             .expert_out = t.expert_out,
             .factors = t.factors,
@@ -147,7 +184,7 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
 
     // Attention branch: norm, qkv projection, attention.
     if (part != BlockPart::after_attention) {
-        norm_linear(op, t.qkv, t.ln1, t.x, norm1(l), {p.qkvw, p.qkvb}, N, C, c.qkv_width(), precision,
+        norm_linear(op, t.qkv, t.ln1, t.x, norm1(l), product(Adapter::qkv, l), N, C, c.qkv_width(), precision,
                     keep || p.decayw);
         if (c.recurrent(l)) linear_attention(l, cache);
         else softmax_attention(l, cache);
@@ -263,14 +300,16 @@ void Gpt::backward(bool last) {
         op.zero(dx, op.bytes(dx, n));
         op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), pass.B * pass.S, c.C);
     }
-    for (int l = c.L - 1; l >= 0; l--) {
+    // What lies below the lowest trained tensor needs no gradients.
+    const int lowest = lowest_trained_block();
+    for (int l = c.L - 1; l >= std::max(lowest, 0); l--) {
         pass.layer = l;
         if (l + 1 < c.L) store.gradients_begin(1 + l);
         recompute(l);
         block_backward(l);
         store.gradients_done(1 + l, last);
     }
-    embed_backward();
+    if (lowest < 0) embed_backward();
     store.gradients_done(0, last);
 }
 
@@ -307,15 +346,21 @@ void Gpt::block_backward(int l) {
     // read dx, the gradient of their sum, so dx must not change before both have read it.
     Activation* const dffn_in = c.parallel == Parallel::none ? dt : dffn;
     const Activation* dy = branch_backward(op, {dx, dbranch, dt}, d.post2w, d.post2b, ffn_branch(l), N, C);
-    const FfnGradients to = {store.into(d.fcw), d.fcb,      store.into(d.fc2w), d.fc2b,   store.into(d.shared_gatew),
-                             dqkv_or_dup,       dactivated, dshared_gate,       dgathered};
+    const FfnGradients to = {gradients(Adapter::fc, l),
+                             gradients(Adapter::fc2, l),
+                             store.into(d.shared_gatew),
+                             dqkv_or_dup,
+                             dactivated,
+                             dshared_gate,
+                             dgathered};
     ffn_backward(op, dffn_in, to, dy, t.ln2, ffn(l), N);
     if (c.has_experts(l)) experts_backward(l, dffn_in, dy);
     if (c.parallel == Parallel::none) norm_backward(op, dx, d.ln2w, d.ln2b, dt, t.x2, norm2(l), N, C);
 
     // Attention branch: residual and output projection, attention, RoPE, qkv projection.
     dy = branch_backward(op, {dx, dbranch, dt}, d.post1w, d.post1b, attention_branch(l), N, C);
-    op.linear_backward(dt, store.into(d.projw), d.projb, dy, t.atty, p.projw, N, h.width(), C, precision);
+    adapted_linear_backward(op, dt, gradients(Adapter::proj, l), dy, t.atty, product(Adapter::proj, l), N, h.width(), C,
+                            precision);
     Activation* const dgates = op.at(dqkv_or_dup, round_up(int64_t(N) * h.qkv_width(), 64));
     if (c.recurrent(l))
         op.linear_attention_backward(dqkv_or_dup, dgates, dt, t.atty, t.qkv_rot, t.decay_gates, t.lse, B, S, h);
@@ -323,7 +368,8 @@ void Gpt::block_backward(int l) {
     relative_bias_scores_backward(op, dbias, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
     rope_backward(op, dqkv_or_dup, d.qw, d.kw, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], t.qk_rstd, B, S, h,
                   c.rope(l));
-    op.linear_backward(dt, store.into(d.qkvw), d.qkvb, dqkv_or_dup, t.ln1, p.qkvw, N, C, h.qkv_width(), precision);
+    adapted_linear_backward(op, dt, gradients(Adapter::qkv, l), dqkv_or_dup, t.ln1, product(Adapter::qkv, l), N, C,
+                            h.qkv_width(), precision);
     optional_linear_backward(op, dt, dbranch, store.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
 
     // Norms of the block's input. With parallel branches, both branches read that input.

@@ -96,9 +96,13 @@ struct Gpt {
     // T5's relative position bias (Heads::bias), its gradient, the bucket of each distance.
     Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_MAX_DISTANCE+1)
     int* bucket = nullptr;                         // (2*RELATIVE_MAX_DISTANCE+1)
-    Activation* head = nullptr;                    // (head_rows,Vp): logits
-    Input* dhead = nullptr;                        // (head_rows,Vp): their gradients; may be head
-    int head_rows = 0;                             // positions per chunk of logits
+    // Scratch of adapters (LowRank in layers/compose.h), and the blocks of their matrices.
+    Activation *low_sum = nullptr, *low_gradient = nullptr, *wide = nullptr;
+    Input* dropped = nullptr;
+    RowBlocks low_blocks[Adapter::PRODUCTS] = {};
+    Activation* head = nullptr;    // (head_rows,Vp): logits
+    Input* dhead = nullptr;        // (head_rows,Vp): their gradients; may be head
+    int head_rows = 0;             // positions per chunk of logits
 
   private:
     // Places where dropout applies, each with its own random numbers. The embeddings have one
@@ -107,6 +111,9 @@ struct Gpt {
     Precision precision_of(int l) const;
     Dropout dropout(DropoutSite where, int l = 0) const;
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
+    ProductWeights product(Adapter::Product which, int l) const;
+    ProductGradients gradients(Adapter::Product which, int l) const;
+    int lowest_trained_block() const;    // -1: the embeddings are trained, too; c.L: no block is
     NormStep norm1(int l) const;
     NormStep norm2(int l) const;
     Branch attention_branch(int l) const;

@@ -7,10 +7,74 @@
 
 #include "ops.h"
 
+// Low-rank adapter of a linear layer (LoRA, Hu et al. 2021): y += scale * drop(x) a^T b^T.
+struct LowRank {
+    const Parameter *a = nullptr, *b = nullptr;    // (R,C), (OC,R); null: none
+    int R = 0;
+    float scale = 1;
+    Dropout dropout = {};
+    RowBlocks blocks = {};                 // b's blocks that are not zero
+    Input* low = nullptr;                  // (N,R): scale * drop(x) a^T, which the backward pass reads
+    Activation* low_sum = nullptr;         // (N,R): low before it is rounded; if types are equal, low
+    Activation* low_gradient = nullptr;    // (N,R): scratch
+    Activation* wide = nullptr;            // (N,max(C,OC)): scratch
+    Input* dropped = nullptr;              // (N,C): scratch; used with dropout
+    explicit operator bool() const { return a; }
+};
 // Weights of a linear layer.     w (OC,C)  b (OC) or null
 struct ProductWeights {
     const Parameter *w, *b;
+    LowRank adapter = {};
 };
+// Targets of a linear layer's gradients. A null one is not computed.
+struct ProductGradients {
+    GradTarget<Gradient> w;
+    Gradient* b;
+    GradTarget<Gradient> adapter_a, adapter_b;
+};
+
+// ---- products with low-rank adapters ------------------------------------------------------------
+
+// The adapter's input: x, or x after dropout.    x (N,C)
+inline const Input* adapter_input(const Table& op, const Input* x, const LowRank& l, int N, int C) {
+    if (l.dropout.rate > 0) op.drop_inputs(l.dropped, x, int64_t(N) * C, l.dropout);
+    return l.dropout.rate > 0 ? l.dropped : x;
+}
+// Products with an adapter's small matrices are not rounded to 8 bits.
+inline Precision adapter_precision(Precision of_product) {
+    return of_product == Precision::fp8 ? Precision::prefill : of_product;
+}
+// y = x w^T + b + residual + the adapter's addend.    x (N,C)  y (N,OC)
+// residual (N,OC) or null. The adapter's addend comes first, as a residual of the product.
+inline void adapted_linear(const Table& op, Activation* y, const Input* x, const ProductWeights& p,
+                           const Activation* residual, int N, int C, int OC, Precision precision) {
+    const LowRank& l = p.adapter;
+    if (l) {
+        const Precision small = adapter_precision(precision);
+        const int64_t n = int64_t(N) * l.R;
+        op.linear_forward(l.low_sum, adapter_input(op, x, l, N, C), l.a, nullptr, nullptr, N, C, l.R, small);
+        op.add_scaled(l.low_sum, nullptr, l.low_sum, l.scale, n, {});
+        op.round_inputs(l.low, l.low_sum, n);
+        op.linear_forward(l.wide, l.low, l.b, nullptr, residual, N, l.R, OC, small);
+        residual = l.wide;
+    }
+    op.linear_forward(y, x, p.w, p.b, residual, N, C, OC, precision);
+}
+// Backward pass: dx = the gradient of x, given dy (N,OC); may be null only without an adapter.
+inline void adapted_linear_backward(const Table& op, Activation* dx, const ProductGradients& d, const Activation* dy,
+                                    const Input* x, const ProductWeights& p, int N, int C, int OC,
+                                    Precision precision) {
+    op.linear_backward(dx, d.w, d.b, dy, x, p.w, N, C, OC, precision);
+    const LowRank& l = p.adapter;
+    if (!l) return;
+    const Precision small = adapter_precision(precision);
+    op.linear_backward(l.low_gradient, d.adapter_b, nullptr, dy, l.low, l.b, N, l.R, OC, small);
+    if (d.adapter_b.p && l.blocks.count > 1) op.keep_blocks(d.adapter_b.p, l.blocks, OC, l.R);
+    op.add_scaled(l.low_gradient, nullptr, l.low_gradient, l.scale, int64_t(N) * l.R, {});
+    op.linear_backward(l.wide, d.adapter_a, nullptr, l.low_gradient, adapter_input(op, x, l, N, C), l.a, N, C, l.R,
+                       small);
+    op.add_scaled(dx, dx, l.wide, 1, int64_t(N) * C, l.dropout);
+}
 
 // ---- norm, then a product -----------------------------------------------------------------------
 
@@ -38,15 +102,16 @@ inline void norm_backward(const Table& op, Activation* dx, Gradient* dw, Gradien
 
 // y = norm(x) w^T + b     x, normed (N,C)  y (N,OC)     keep: a later step reads normed
 inline void norm_linear(const Table& op, Activation* y, Input* normed, const Activation* x, const NormStep& n,
-                        ProductWeights p, int N, int C, int OC, Precision precision, bool keep) {
-    if (op.norm_linear_forward && n.kind == NormStep::Kind::norm && !keep)
+                        const ProductWeights& p, int N, int C, int OC, Precision precision, bool keep) {
+    if (op.norm_linear_forward && n.kind == NormStep::Kind::norm && !keep && !p.adapter)
         return op.norm_linear_forward(y, normed, n.mean, n.rstd, x, n.w, n.b, n.norm, p.w, p.b, N, C, OC);
     norm_forward(op, normed, x, n, N, C);
-    op.linear_forward(y, normed, p.w, p.b, nullptr, N, C, OC, precision);
+    adapted_linear(op, y, normed, p, nullptr, N, C, OC, precision);
 }
 
 // y = x w^T + b.     x (N,C)  y (N,OC)     Does nothing if w is null: the model has no such layer.
-inline void optional_linear(const Table& op, Activation* y, const Input* x, ProductWeights p, int N, int C, int OC) {
+inline void optional_linear(const Table& op, Activation* y, const Input* x, const ProductWeights& p, int N, int C,
+                            int OC) {
     if (p.w) op.linear_forward(y, x, p.w, p.b, nullptr, N, C, OC, {});
 }
 // Backward pass of optional_linear: dx += dy w, dw (+)= dy^T x, db += the sum of dy's rows. scratch
@@ -82,12 +147,13 @@ struct FfnStep {
     int pre_width() const { return gated ? 2 * F : F; }
 };
 
-// Whether GELU is fused with the ffn's products. row_gate: the shared expert's gate follows GELU.
-inline bool fuses_gelu(const Table& op, Act act, bool gated, bool row_gate, Precision precision) {
-    return op.linear_gelu_forward && act == Act::gelu_tanh && !gated && !row_gate && precision != Precision::fp8;
+// Whether GELU is fused with the ffn's products. more: a step lies between GELU and a product, the
+// shared expert's gate or an adapter.
+inline bool fuses_gelu(const Table& op, Act act, bool gated, bool more, Precision precision) {
+    return op.linear_gelu_forward && act == Act::gelu_tanh && !gated && !more && precision != Precision::fp8;
 }
 inline bool fuses_gelu(const Table& op, const FfnStep& f) {
-    return fuses_gelu(op, f.act, f.gated, f.row_gate_w, f.precision);
+    return fuses_gelu(op, f.act, f.gated, f.row_gate_w || f.first.adapter || f.second.adapter, f.precision);
 }
 // Computes y and gated_y from pre.
 inline void ffn_activate(const Table& op, const FfnStep& f, int N) {
@@ -97,23 +163,20 @@ inline void ffn_activate(const Table& op, const FfnStep& f, int N) {
 // x = norm(from), then the ffn of x up to y.     keep: a later step reads x
 inline void norm_ffn_forward(const Table& op, Input* x, const Activation* from, const NormStep& n, const FfnStep& f,
                              int N, bool keep) {
-    if (op.norm_ffn_forward && n.kind == NormStep::Kind::norm && f.F && !f.row_gate_w && !keep)
+    if (op.norm_ffn_forward && n.kind == NormStep::Kind::norm && f.F && !f.row_gate_w && !keep && !f.first.adapter)
         return op.norm_ffn_forward(f.y, f.pre, x, n.mean, n.rstd, from, n.w, n.b, n.norm, f.first.w, f.first.b, f.act,
                                    f.gated, N, f.C, f.F);
     norm_forward(op, x, from, n, N, f.C);
     if (!f.F) return;
     if (fuses_gelu(op, f)) return op.linear_gelu_forward(f.y, f.pre, x, f.first.w, f.first.b, N, f.C, f.F, f.precision);
-    op.linear_forward(f.pre, x, f.first.w, f.first.b, nullptr, N, f.C, f.pre_width(), f.precision);
+    adapted_linear(op, f.pre, x, f.first, nullptr, N, f.C, f.pre_width(), f.precision);
     optional_linear(op, f.row_gate, x, {f.row_gate_w, nullptr}, N, f.C, 1);
     ffn_activate(op, f, N);
 }
 // Targets of an ffn's weight gradients; scratch memory dpre, dy, drow_gate and dx_of_gate with the
 // shapes of pre, y, row_gate and x. Unless the activation is gated, dpre and dy may be one array.
 struct FfnGradients {
-    GradTarget<Gradient> first_w;
-    Gradient* first_b;
-    GradTarget<Gradient> second_w;
-    Gradient* second_b;
+    ProductGradients first, second;
     GradTarget<Gradient> row_gate_w;
     Activation *dpre, *dy, *drow_gate, *dx_of_gate;
 };
@@ -123,13 +186,13 @@ inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d,
                          const FfnStep& f, int N) {
     if (!f.F) return;
     if (fuses_gelu(op, f)) {
-        op.linear_gelu_backward(d.dpre, d.second_w, d.second_b, d.first_b, dout, f.y, f.second.w, f.pre, N, f.F, f.C);
-        return op.linear_backward(dx, d.first_w, nullptr, d.dpre, x, f.first.w, N, f.C, f.F, f.precision);
+        op.linear_gelu_backward(d.dpre, d.second.w, d.second.b, d.first.b, dout, f.y, f.second.w, f.pre, N, f.F, f.C);
+        return op.linear_backward(dx, d.first.w, nullptr, d.dpre, x, f.first.w, N, f.C, f.F, f.precision);
     }
-    op.linear_backward(d.dy, d.second_w, d.second_b, dout, f.gated_y, f.second.w, N, f.F, f.C, f.precision);
+    adapted_linear_backward(op, d.dy, d.second, dout, f.gated_y, f.second, N, f.F, f.C, f.precision);
     if (f.row_gate_w) op.row_gate_backward(d.dy, d.drow_gate, d.dy, f.y, f.row_gate, N, f.F);
     op.activation_backward(d.dpre, d.dy, f.pre, f.act, f.gated, N, f.F);
-    op.linear_backward(dx, d.first_w, d.first_b, d.dpre, x, f.first.w, N, f.C, f.pre_width(), f.precision);
+    adapted_linear_backward(op, dx, d.first, d.dpre, x, f.first, N, f.C, f.pre_width(), f.precision);
     optional_linear_backward(op, dx, d.dx_of_gate, d.row_gate_w, nullptr, d.drow_gate, x, f.row_gate_w, N, f.C, 1);
 }
 
@@ -189,7 +252,7 @@ inline void branch_add(const Table& op, Activation* out, const Activation* x, co
     // The product itself adds the residual, unless scale, dropout or a norm lies between them.
     const bool in_product = b.scale == 1 && b.dropout.rate == 0 && !norm_first;
     const Activation* residual = in_product ? x : nullptr;
-    if (b.width) op.linear_forward(product, b.in, b.p.w, b.p.b, residual, N, b.width, C, b.precision);
+    if (b.width) adapted_linear(op, product, b.in, b.p, residual, N, b.width, C, b.precision);
     if (b.expert_out)
         op.experts_combine(product, b.width ? product : residual, b.expert_out, b.factors, b.routes, b.router, N, C);
     if (!in_product && !norm_first) op.add_scaled(product, x, product, b.scale, int64_t(N) * C, b.dropout);
@@ -229,8 +292,8 @@ inline const Activation* branch_backward(const Table& op, ResidualGradients d, G
 
 // ---- learned biases of relative positions (T5) --------------------------------------------------
 
-// The functions here do nothing for models without biases (bias and dbias null). Shapes:
-// bias_rows_forward in operations.inc.
+// The functions here do nothing for models without biases, or with frozen ones (bias, dbias and
+// dtable null). Shapes: bias_rows_forward in operations.inc.
 inline void relative_bias_forward(const Table& op, Gradient* bias, const Parameter* table, const int* bucket,
                                   int buckets, int NH, int n) {
     if (bias) op.bias_rows_forward(bias, table, bucket, buckets, NH, n);
@@ -244,5 +307,5 @@ inline void relative_bias_scores_backward(const Table& op, Gradient* dbias, cons
 }
 inline void relative_bias_backward(const Table& op, Gradient* dtable, const Gradient* dbias, const int* bucket,
                                    int buckets, int NH, int n) {
-    if (dbias) op.bias_rows_backward(dtable, dbias, bucket, buckets, NH, n);
+    if (dtable) op.bias_rows_backward(dtable, dbias, bucket, buckets, NH, n);
 }

@@ -21,10 +21,10 @@ static void embedding_backward(float* dwte, float* dwpe, const float* dx, const 
     each_range(C, 64, int64_t(B) * S * C, [&](Range r, int) {
         for (int n = 0; n < B * S; n++) {
             const float* d = dx + int64_t(n) * C + r.from;
-            float* e = dwte + int64_t(tok[n]) * C + r.from;
+            float* e = dwte ? dwte + int64_t(tok[n]) * C + r.from : nullptr;
             float* p = dwpe ? dwpe + int64_t(n % S) * C + r.from : nullptr;
             each_vector(r.to - r.from, [&](int64_t c, auto at) {
-                at.put(e + c, at.get(e + c) + at.get(d + c));
+                if (e) at.put(e + c, at.get(e + c) + at.get(d + c));
                 if (p) at.put(p + c, at.get(p + c) + at.get(d + c));
             });
         }

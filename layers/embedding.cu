@@ -280,7 +280,7 @@ void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* to
         if (rows_align<T>(C)) add_rows<T, VEC<T>>(dw, partial, dx, rows, N, C);
         else add_rows<T, 1>(dw, partial, dx, rows, N, C);
     };
-    add(dwte, ByToken{sort_positions(a, b, digit_offset, tok, N, V), tok});
+    if (dwte) add(dwte, ByToken{sort_positions(a, b, digit_offset, tok, N, V), tok});
     if (dwpe) add(dwpe, ByPosition{B, S});
 }
 

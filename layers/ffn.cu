@@ -143,10 +143,14 @@ template <class T> void add_scaled(T* y, const T* x, const T* b, float scale, in
     launch(drop.rate > 0 ? add_scaled_kernel<true, T> : add_scaled_kernel<false, T>,
            {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, y, x, b, scale * drop.factor(), n, drop);
 }
+template <class T> void drop_inputs(T* y, const T* x, int64_t n, Dropout drop) {
+    add_scaled<T>(y, nullptr, x, 1, n, drop);
+}
 
 const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.activation_forward = activation_forward<T>;
     o.activation_backward = activation_backward<T>;
     o.add_scaled = add_scaled<T>;
+    o.drop_inputs = drop_inputs<T>;
 });
 }    // namespace

@@ -85,7 +85,7 @@ template <class P> static void norm_backward(float* dx, float* dw, float* db, co
 }
 
 // y = x + scale * drop(b) for n <= ONE_THREAD elements; x null: 0.
-static void add_with_dropout(float* y, const float* x, const float* b, float scale, int n, Dropout drop) {
+template <class X> static void add_with_dropout(X* y, const float* x, const X* b, float scale, int n, Dropout drop) {
     const float factor = scale * drop.factor();
     const vu keep_threshold = vu{} + drop.keep_threshold();
     uint32_t words[RANDOMS + VW];    // a tail reads a whole vector
@@ -101,14 +101,19 @@ static void add_with_dropout(float* y, const float* x, const float* b, float sca
         });
     }
 }
+template <class X>
+static void each_with_dropout(X* y, const float* x, const X* b, float scale, int64_t n, Dropout drop) {
+    each_range(n, ONE_THREAD, n, [&](Range r, int) {
+        for (int64_t i = r.from; i < r.to; i += ONE_THREAD)
+            add_with_dropout(y + i, x ? x + i : nullptr, b + i, scale, int(least64(ONE_THREAD, r.to - i)),
+                             {drop.rate, drop.seed, drop.first + i});
+    });
+}
+template <class X> static void drop_inputs(X* y, const X* x, int64_t n, Dropout drop) {
+    each_with_dropout<X>(y, nullptr, x, 1, n, drop);
+}
 static void add_scaled(float* y, const float* x, const float* b, float scale, int64_t n, Dropout drop) {
-    if (drop.rate > 0) {
-        return each_range(n, ONE_THREAD, n, [&](Range r, int) {
-            for (int64_t i = r.from; i < r.to; i += ONE_THREAD)
-                add_with_dropout(y + i, x ? x + i : nullptr, b + i, scale, int(least64(ONE_THREAD, r.to - i)),
-                                 {drop.rate, drop.seed, drop.first + i});
-        });
-    }
+    if (drop.rate > 0) return each_with_dropout(y, x, b, scale, n, drop);
     each_range(n, ONE_THREAD, n, [&](Range r, int) {
         each_vector(r.to - r.from, [&](int64_t j, auto at) {
             const int64_t i = r.from + j;
@@ -124,4 +129,5 @@ REGISTER_CPU(norm_forward, (norm_forward<P, P>))
 REGISTER_CPU(stream_norm_forward, (norm_forward<float, P>))
 REGISTER_CPU_WITH_SCRATCH(norm_backward, norm_backward<P>, backward_scratch)
 REGISTER_CPU(add_scaled, add_scaled)
+REGISTER_CPU(drop_inputs, drop_inputs<P>)
 }    // namespace ISA

@@ -201,6 +201,14 @@ struct SampleState {
     int64_t text;
 };
 
+// Blocks along the diagonal of a matrix: block i has rows row[i] to row[i+1]-1 and columns col[i] to
+// col[i+1]-1, and the blocks together have all rows and all columns.
+struct RowBlocks {
+    static constexpr int MOST = 3;
+    int count = 0;
+    int row[MOST + 1] = {}, col[MOST + 1] = {};
+};
+
 // Parameters of all optimizers. Each optimizer uses only those that its step needs.
 struct OptimizerParams {
     float lr, beta1, beta2, eps, weight_decay;

@@ -142,8 +142,8 @@ template <class P> void backward(float* d, float* dqw, float* dkw, const float* 
         }
     });
     if (!width) return;
-    add_parts(dqw, partial, parts, width, q.size);
-    add_parts(dkw, partial + q.size, parts, width, k.size);
+    if (dqw) add_parts(dqw, partial, parts, width, q.size);
+    if (dkw) add_parts(dkw, partial + q.size, parts, width, k.size);
 }
 }    // namespace
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gpt.h"
+#include "model/adapter.h"
 #include "model/position_tables.h"
 
 namespace {
@@ -47,7 +48,11 @@ std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
             {&A::ln2, c.parallel == Parallel::one ? 0 : normed, none},
             {&A::fcg, c.ffn_width(l), none},
             {&A::expert_act, K * c.expert_ffn, none},
-            {&A::shared_act, c.gates_shared_expert(l) ? c.ffn_width(l) : 0, none}};
+            {&A::shared_act, c.gates_shared_expert(l) ? c.ffn_width(l) : 0, none},
+            {&A::qkv_low, c.adapter.rank(Adapter::qkv), cheap},
+            {&A::proj_low, c.adapter.rank(Adapter::proj), cheap},
+            {&A::fc_low, c.ffn_width(l) ? c.adapter.rank(Adapter::fc) : 0, cheap},
+            {&A::fc2_low, c.ffn_width(l) ? c.adapter.rank(Adapter::fc2) : 0, cheap}};
 }
 std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
     using A = Activations;
@@ -110,6 +115,25 @@ void lay_out_routes(Layout& at, Gpt& g, int64_t N) {
 }
 }    // namespace
 
+// Scratch of adapters, which all products share.
+static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
+    const Config& c = g.c;
+    const int R = c.adapter.widest();
+    if (!R) return;
+    const bool train = g.plan.mode == RunMode::train;
+    int widest = std::max({c.C, c.attention_width(), c.qkv_width(), c.max_up_width()});
+    at.reserve(g.wide, N * widest);
+    if (g.op.has_input_type()) at.reserve(g.low_sum, N * R);
+    if (train) at.reserve(g.low_gradient, N * R);
+    if (train && c.adapter.dropout > 0)
+        at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));
+    for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2}) {
+        int l = 0;    // the first block with this product
+        while (l + 1 < c.L && (p == Adapter::fc || p == Adapter::fc2) && !c.ffn_width(l)) l++;
+        g.low_blocks[p] = adapter_blocks(c, p, l);
+    }
+}
+
 void lay_out_activations(Layout& at, Gpt& g) {
     const Config& c = g.c;
     const int64_t N = g.plan.max_tokens();
@@ -117,7 +141,9 @@ void lay_out_activations(Layout& at, Gpt& g) {
     g.a.assign(size_t(c.L), {});
     const bool own = g.op.has_input_type();
     lay_out_rows(at, g, N, [&](const Config& config, int l) {
-        const bool fused = fuses_gelu(g.op, config.activation, config.gated, config.gates_shared_expert(l), {});
+        const bool more = config.gates_shared_expert(l) || config.adapter.rank(Adapter::fc) ||
+                          config.adapter.rank(Adapter::fc2);
+        const bool fused = fuses_gelu(g.op, config.activation, config.gated, more, {});
         return activation_rows(config, l, !fused || g.op.linear_gelu_backward);
     });
     lay_out_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
@@ -131,6 +157,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
     }
     lay_out_routes(at, g, N);
+    lay_out_adapters(at, g, N);
     at.reserve(g.x_last, N * c.C);
     if (c.sum_norm() && !own) g.lnf = as_input(g.x_last);
     else at.reserve(g.lnf, N * c.C);

@@ -31,6 +31,8 @@ struct Activations {
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
     float *qk_rstd, *lse;                    // (N,rstd_count()); (B,NH,S), in linear attention a factor per row
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
+    Input *qkv_low, *proj_low, *fc_low, *fc2_low;                // (N,R): LowRank::low
+    Input* low(Adapter::Product p) const { return std::array{qkv_low, proj_low, fc_low, fc2_low}[p]; }
 };
 
 // Lays out memory in two passes: with base null it counts bytes, then it assigns pointers.

@@ -30,6 +30,22 @@ enum class MaskKind { causal, prefix, all };
 // Scaling of RoPE's frequencies for longer contexts; sources: model/position_tables.h.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
+// Low-rank adapters (LoRA, Hu et al. 2021). The matrix w (OC,C) of a block's product acts as w +
+// scale * b a, with a (R,C) and b (OC,R). A file may hold w in pieces, such as query, key and value.
+// Each piece then has an adapter of its own: `ranks` rows of a, and as many columns of b, which are
+// zero outside of the piece's rows.
+struct Adapter {
+    enum Product { qkv, proj, fc, fc2, PRODUCTS };
+    static constexpr int PIECES = 3;
+    int ranks[PRODUCTS][PIECES] = {};    // 0: no adapter
+    float scale = 1;                     // alpha / rank or, rank-stabilised, alpha / sqrt(rank)
+    float dropout = 0;                   // of the product's input, in training
+    int rank(Product p) const { return ranks[p][0] + ranks[p][1] + ranks[p][2]; }    // R
+    int widest() const { return std::max({rank(qkv), rank(proj), rank(fc), rank(fc2)}); }
+    bool any() const { return widest() > 0; }
+    bool operator==(const Adapter&) const = default;
+};
+
 // A model's configuration. The defaults are GPT-2's; each family's row (families.h) sets its own. A
 // new kind needs a field here, a row in config_rows.cpp and its computation in gpt.cpp.
 struct Config {
@@ -87,6 +103,10 @@ struct Config {
     int rope_original = 0;                                 // trained context; 0: T
     float rope_magnitude = 0;                              // yarn: factor of cos, sin; 0: 1 + ln(factor) / 10
     const Family* family = &GPT2;                          // gives keys and names in files
+    // What a run adds and trains; no part of config.json. trained: patterns of the names of trained
+    // tensors (is_frozen). If it is empty, the adapters are trained, or without them everything.
+    Adapter adapter = {};
+    std::vector<std::string> trained = {};
 
     // Rows of wte in memory, padded with zeros: GEMMs are fastest at multiples of 128, but in a
     // small model so much padding would cost too much.

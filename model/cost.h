@@ -82,9 +82,10 @@ class CostModel {
                 0,
                 bytes};
     }
-    // Gradient elements moved for a matrix and its bias. add: the matrix is read, too.
-    static double gradients(int C, int OC, bool add, const void* db) {
-        return (add ? 2.0 : 1.0) * C * OC + (db ? 2.0 * OC : 0);
+    static int given(const void* a, const void* b) { return (a ? 1 : 0) + (b ? 1 : 0); }
+    // Gradient elements moved for a matrix and its bias. dw.add: the matrix is read, too.
+    static double gradients(int C, int OC, const GradTarget<Gradient>& dw, const void* db) {
+        return (!dw.p ? 0.0 : dw.add ? 2.0 : 1.0) * C * OC + (db ? 2.0 * OC : 0);
     }
     static double vectors(int C, const void* w, const void* b) { return double(C) * ((w ? 1 : 0) + (b ? 1 : 0)); }
     static double qk_norm_weights(const Heads& h, const QkNormRope& t) {

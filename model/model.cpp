@@ -67,7 +67,7 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
         at.reserve(weights, store.packed.bytes);
         if (weights) store.packed.assign(weights);
     } else {
-        at.reserve(store.params, store.flat);
+        at.reserve(store.params, store.flat + store.frozen);
     }
     if (plan.mode == RunMode::train) lay_out_training(at, store, train, plan, op.parameter == Element::bf16);
     lay_out_activations(at, *this);
@@ -109,13 +109,16 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     if (packed.any()) positions = packed.positions(c.position_offset);
     else positions = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
     if (plan.mode == RunMode::infer) return {};
-    dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
+    dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) -> Gradient* {
+        if (t.frozen) return nullptr;
         return op.at(store.gradients(t.bucket), t.offset - store.buckets[size_t(t.bucket)].offset);
     });
+    if (!dw.relw) dbias = nullptr;
     if (!plan.optimizer) return {};
     const std::vector<uint8_t> ones(1 << 16, 1);    // decays; allocated memory is zero
     for (const Tensor& t : tensors)
-        for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)
+        for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && !t.frozen && i < end;
+             i += 1 << 16)
             op.upload(store.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));
     return {};
 }

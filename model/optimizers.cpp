@@ -17,10 +17,13 @@ const std::vector<const Optimizer*>& optimizers() {
 }
 
 std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, StateSize size) {
-    if (size == StateSize::parameter) return tensors;
     std::vector<Tensor> all;
     for (Tensor t : tensors) {
-        if (t.vector || t.bucket == 0) continue;
+        if (t.frozen || (size == StateSize::row && (t.vector || t.bucket == 0))) continue;
+        if (size == StateSize::parameter) {
+            all.push_back(t);
+            continue;
+        }
         t.offset = all.empty() ? 0 : round_up(all.back().offset + all.back().rows, 64);
         t.cols = 1;
         t.vector = true;
@@ -33,7 +36,7 @@ std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors) {
     size_t i = 0;
     const std::vector<Tensor> states = state_tensors(tensors, StateSize::row);
     for (const Tensor& t : tensors) {
-        if (t.vector || t.bucket == 0) continue;
+        if (t.frozen || t.vector || t.bucket == 0) continue;
         const int64_t rows = t.rows / t.experts, first_row = states[i++].offset;
         for (int e = 0; e < t.experts; e++)
             all.push_back({t.bucket, t.offset + e * rows * t.cols, rows, t.cols, first_row + e * rows});

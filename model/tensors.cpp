@@ -2,6 +2,7 @@
 #include "tensors.h"
 
 #include <algorithm>
+#include <fnmatch.h>
 
 #include "model/families/families.h"
 
@@ -36,6 +37,7 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const int F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
     const bool qk = c.qk_norm != QkNormRope::QkNorm::none, all = c.qk_norm == QkNormRope::QkNorm::all;
+    auto low = [&](Adapter::Product p) { return c.adapter.rank(p); };
     auto up = [&](int64_t width) { return std::vector<int64_t>(c.gated ? 2 : 1, width); };
     return {{c.pre_norm() && weight, &B::ln1w, "ln1w", {C}, 0, norm_init(c)},
             {c.pre_norm() && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
@@ -60,7 +62,15 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {F > 0, &B::fc2w, "fc2w", {C}, F, Init::normal_residual},
             {F > 0 && c.down_bias, &B::fc2b, "fc2b", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post2w, "post2w", {C}, 0, norm_init(c)},
-            {c.post_norm() && bias, &B::post2b, "post2b", {C}, 0, Init::zero}};
+            {c.post_norm() && bias, &B::post2b, "post2b", {C}, 0, Init::zero},
+            {low(Adapter::qkv) > 0, &B::qkv_a, "qkv_a", {low(Adapter::qkv)}, C, Init::uniform},
+            {low(Adapter::qkv) > 0, &B::qkv_b, "qkv_b", {q + 2 * kv}, low(Adapter::qkv), Init::zero},
+            {low(Adapter::proj) > 0, &B::proj_a, "proj_a", {low(Adapter::proj)}, q, Init::uniform},
+            {low(Adapter::proj) > 0, &B::proj_b, "proj_b", {C}, low(Adapter::proj), Init::zero},
+            {F > 0 && low(Adapter::fc) > 0, &B::fc_a, "fc_a", {low(Adapter::fc)}, C, Init::uniform},
+            {F > 0 && low(Adapter::fc) > 0, &B::fc_b, "fc_b", {c.up_width(l)}, low(Adapter::fc), Init::zero},
+            {F > 0 && low(Adapter::fc2) > 0, &B::fc2_a, "fc2_a", {low(Adapter::fc2)}, F, Init::uniform},
+            {F > 0 && low(Adapter::fc2) > 0, &B::fc2_b, "fc2_b", {C}, low(Adapter::fc2), Init::zero}};
 }
 template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
     using P = Params<T>;
@@ -76,6 +86,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
                 .init = row.init,
                 .decay = row.cols > 0,
                 .vector = row.cols == 0};
+    t.adapter = t.name.ends_with("_a") || t.name.ends_with("_b");
     t.product = row.cols && (block >= 0 || t.name == (c.tied ? "wte" : "headw"));
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
@@ -113,24 +124,62 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     return t;
 }
 
-// Calls visit(tensor, field, owner) for every row, in memory order. The tensor has its bucket and
-// offset, and owner->*field is its pointer in p. Returns the flat buffer's size.
-template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<T>* p, Visit visit) {
-    int64_t offset = 0;
+// Whether a pattern names the tensor: its own name, or its name in files.
+bool named_by(const std::string& pattern, const std::string& name) {
+    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+int pieces_named_by(const std::string& pattern, const Tensor& t) {
+    return int(std::ranges::count_if(t.pieces, [&](const Piece& p) { return named_by(pattern, p.name); }));
+}
+bool is_frozen(const Config& c, const Tensor& t) {
+    if (c.trained.empty()) return c.adapter.any() && !t.adapter;
+    return std::ranges::none_of(c.trained,
+                                [&](const std::string& p) { return named_by(p, t.name) || pieces_named_by(p, t) > 0; });
+}
+
+// Sizes of the flat buffers: where each bucket begins, the end of the trained tensors and of all.
+struct Extent {
+    std::vector<int64_t> buckets;
+    int64_t trained = 0, all = 0;
+};
+// Calls visit(tensor, field, owner) for every row, in order. The tensor has its bucket and offset,
+// and owner->*field is its pointer in p. Frozen tensors lie from offset frozen_from on.
+template <class T, class Visit>
+Extent walk_from(const Config& c, int ranks, Params<T>* p, int64_t frozen_from, Visit visit) {
+    Extent to = {{}, 0, frozen_from};
     auto step = [&](const auto& row, auto* owner, int block, int bucket) {
         Tensor t = tensor_of(c, row, block);
         t.bucket = bucket;
-        t.offset = offset;
-        offset += round_up(t.size(), 64);
+        if (t.size()) t.frozen = is_frozen(c, t);
+        int64_t& end = t.frozen ? to.all : to.trained;
+        t.offset = end;
+        end += round_up(t.size(), 64);
         visit(t, row.field, owner);
     };
+    auto begin_bucket = [&] {
+        to.trained = round_up(to.trained, 64 * int64_t(ranks));
+        to.buckets.push_back(to.trained);
+    };
+    begin_bucket();
     for (auto& row : first_rows<T>(c)) step(row, p, -1, 0);
     for (int l = 0; l < c.L; l++) {
-        offset = round_up(offset, 64 * int64_t(ranks));
+        begin_bucket();
         for (auto& row : block_rows<T>(c, l)) step(row, p ? &p->block[size_t(l)] : nullptr, l, 1 + l);
     }
     for (auto& row : last_rows<T>(c)) step(row, p, -1, c.L);
-    return round_up(offset, 64 * int64_t(ranks));
+    to.trained = round_up(to.trained, 64 * int64_t(ranks));
+    to.all = std::max(to.all, to.trained);
+    return to;
+}
+Extent extent(const Config& c, int ranks) {
+    auto nothing = [](const Tensor&, auto, auto*) {};
+    Extent e = walk_from<Parameter>(c, ranks, nullptr, 0, nothing);
+    const bool some_frozen = !c.trained.empty() || c.adapter.any();
+    if (some_frozen) e.all = walk_from<Parameter>(c, ranks, nullptr, e.trained, nothing).all;
+    return e;
+}
+template <class T, class Visit> void walk(const Config& c, int ranks, Params<T>* p, Visit visit) {
+    walk_from(c, ranks, p, extent(c, ranks).trained, visit);
 }
 
 }    // namespace
@@ -152,26 +201,49 @@ std::vector<Tensor> config_tensors(const Config& c, int ranks) {
     });
     return all;
 }
-int64_t config_flat_size(const Config& c, int ranks) {
-    return walk<Parameter>(c, ranks, nullptr, [](const Tensor&, auto, auto*) {});
+int64_t config_flat_size(const Config& c, int ranks) { return extent(c, ranks).trained; }
+int64_t config_frozen_size(const Config& c, int ranks) {
+    const Extent e = extent(c, ranks);
+    return e.all - e.trained;
 }
 std::vector<Bucket> config_buckets(const Config& c, int ranks) {
+    const Extent e = extent(c, ranks);
     std::vector<Bucket> all;
-    int64_t end = walk<Parameter>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) {
-        if (t.bucket == int(all.size())) all.push_back({t.offset, 0});
-    });
-    for (size_t k = all.size(); k-- > 0; end = all[k].offset) all[k].size = end - all[k].offset;
+    for (size_t k = 0; k < e.buckets.size(); k++)
+        all.push_back({e.buckets[k], (k + 1 < e.buckets.size() ? e.buckets[k + 1] : e.trained) - e.buckets[k]});
     return all;
 }
+// With adapters, rank 0 saves all of them, because PEFT's format is a single file.
 std::vector<int> config_owners(const Config& c, int ranks) {
-    std::vector<int64_t> load(static_cast<size_t>(ranks));
-    std::vector<int> owners;
-    for (const Bucket& k : config_buckets(c, ranks)) {
+    std::vector<int64_t> load(static_cast<size_t>(ranks)), sizes;
+    for (const Bucket& k : config_buckets(c, ranks)) sizes.push_back(k.size);
+    for (const Tensor& t : config_tensors(c, ranks)) sizes[size_t(t.bucket)] += t.frozen ? t.size() : 0;
+    std::vector<int> owners(sizes.size(), 0);
+    for (size_t k = 0; k < sizes.size() && !c.adapter.any(); k++) {
         const auto least = std::min_element(load.begin(), load.end());
-        *least += k.size;
-        owners.push_back(int(least - load.begin()));
+        *least += sizes[k];
+        owners[k] = int(least - load.begin());
     }
     return owners;
+}
+Status check_trained(const Config& c) {
+    const std::vector<Tensor> tensors = config_tensors(c);
+    for (const std::string& pattern : c.trained) {
+        bool any = false;
+        for (const Tensor& t : tensors) {
+            const int pieces = pieces_named_by(pattern, t);
+            if (pieces > 0 && pieces < int(t.pieces.size()) && !named_by(pattern, t.name))
+                return fail(Exit::usage,
+                            "--train-only %s: it names %d of the %d matrices that are trained together as %s; name "
+                            "all of them, or %s",
+                            pattern.c_str(), pieces, int(t.pieces.size()), t.name.c_str(), t.name.c_str());
+            any |= pieces > 0 || named_by(pattern, t.name);
+        }
+        if (!any)
+            return fail(Exit::usage, "--train-only %s: the model has no such tensor; it has %s, %s and so on",
+                        pattern.c_str(), tensors[0].name.c_str(), tensors.back().name.c_str());
+    }
+    return {};
 }
 int64_t config_parameters(const Config& c) {
     int64_t n = 0;

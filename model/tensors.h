@@ -1,5 +1,6 @@
 // tensors.h - one row per parameter tensor, and the buckets that are reduced and saved as units.
 #pragma once
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -9,14 +10,18 @@
 template <class T> struct Block {
     T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *decayw, *decayb, *projw, *projb, *post1w, *post1b;
     T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
-    T *routerw, *expert_upw, *expert_downw, *shared_gatew;    // (E,C), (E,F or 2*F,C), (E,C,F), (1,C)
+    T *routerw, *expert_upw, *expert_downw, *shared_gatew;               // (E,C), (E,F or 2*F,C), (E,C,F), (1,C)
+    T *qkv_a, *qkv_b, *proj_a, *proj_b, *fc_a, *fc_b, *fc2_a, *fc2_b;    // low-rank adapters (config.h)
+    T* low_a(Adapter::Product p) const { return std::array{qkv_a, proj_a, fc_a, fc2_a}[p]; }
+    T* low_b(Adapter::Product p) const { return std::array{qkv_b, proj_b, fc_b, fc2_b}[p]; }
 };
 template <class T> struct Params {
     T *wte, *wpe, *relw, *lnew, *lneb, *headw, *headb;
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };
-enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
+// normal: N(0, 0.02); residual: 0.02 / sqrt(2 L); uniform: between -1/sqrt(cols) and 1/sqrt(cols)
+enum class Init { zero, one, normal, normal_residual, uniform };
 
 // Layout of a tensor in files. straight: as in memory; transposed: (cols, rows); by_head: rows
 // (NH,3,HS), so that the query, key and value of a head are adjacent.
@@ -26,9 +31,10 @@ struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
     int64_t first, rows;
 };
-// One row per tensor, in memory order: wte | wpe | rel | lne | head | block 0 | ... | block L-1 |
-// ln_f. Allocation, initial values, weight decay, files and tests are derived from these rows. A
-// tensor that a model lacks has no row and is null in Params.
+// One row per tensor, in order: wte | wpe | rel | lne | head | block 0 | ... | block L-1 | ln_f.
+// Allocation, initial values, weight decay, files and tests are derived from these rows. A tensor
+// that a model lacks has no row and is null in Params. In memory, trained tensors come first and
+// frozen ones follow them, each in this order.
 struct Tensor {
     std::string name;              // "0.qkvw"
     int64_t offset = 0;            // elements, a multiple of 64
@@ -37,7 +43,8 @@ struct Tensor {
     Init init = Init::zero;
     bool decay = false, vector = false;    // vector: shape [rows] in files
     FileLayout layout = FileLayout::straight;
-    bool product = false;    // a matrix product writes its gradient first (ParamStore::into)
+    bool product = false;                    // a matrix product writes its gradient first (ParamStore::into)
+    bool frozen = false, adapter = false;    // has no gradient; belongs to an adapter
     int bucket = 0;
     int experts = 1;    // number of matrices, one after the other
     std::vector<Piece> pieces = {};
@@ -45,9 +52,9 @@ struct Tensor {
 };
 // Pointers by name: pointer_to(tensor), or null if the model lacks it. T: Parameter or Gradient.
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& pointer_to);
-// Tensors that are reduced, partitioned and saved together. The first bucket has the embeddings and
-// the head. Each block is a bucket of its own, and ln_f belongs to the last one. Buckets are
-// padded, so that ranks get equal parts of each.
+// Trained tensors that are reduced, partitioned and saved together. The first bucket has the
+// embeddings and the head. Each block is a bucket of its own, and ln_f belongs to the last one.
+// Buckets are padded, so that ranks get equal parts of each. A bucket may be empty.
 struct Bucket {
     int64_t offset, size;    // elements, multiples of 64 * ranks
 };
@@ -56,4 +63,8 @@ std::vector<Bucket> config_buckets(const Config& c, int ranks = 1);
 std::vector<int> config_owners(const Config& c, int ranks);    // rank that saves each bucket
 int64_t config_parameters(const Config& c);                    // elements in files
 int64_t config_used(const Config& c);                          // elements used per token: chosen experts only
-int64_t config_flat_size(const Config& c, int ranks = 1);      // elements of the flat buffer, with padding
+// Elements of the flat buffer of trained tensors, with padding, and of the frozen tensors behind it.
+int64_t config_flat_size(const Config& c, int ranks = 1);
+int64_t config_frozen_size(const Config& c, int ranks = 1);
+// Exit 2: a pattern of Config::trained names no tensor, or only a part of one.
+Status check_trained(const Config& c);

@@ -18,13 +18,14 @@ void ParamStore::set_layout(const Config& c, const Optimizer* optimizer_row, int
     buckets = config_buckets(c, ranks);
     owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);
+    frozen = config_frozen_size(c, ranks);
     params_ready.assign(buckets.size(), 0);
     cleared = {{0, 0}};
     const std::vector<Tensor> tensors = config_tensors(c, ranks);
     states.assign(optimizer ? optimizer->states.size() : 0, nullptr);
     if (optimizer && optimizer->matrix) matrices = block_matrices(tensors);
     for (const Tensor& t : tensors) {
-        if (!t.product) continue;
+        if (!t.product || t.frozen) continue;
         cleared.back().size = t.offset - cleared.back().first;
         cleared.push_back({t.offset + t.size(), 0});
     }
@@ -43,7 +44,8 @@ Partition ParamStore::partition(int k) const {
 std::vector<Partition> ParamStore::updates() const {
     if (!zero) return {{-1, 0, flat, 0}};
     std::vector<Partition> all;
-    for (int k = 0; k < int(buckets.size()); k++) all.push_back(partition(k));
+    for (int k = 0; k < int(buckets.size()); k++)
+        if (buckets[size_t(k)].size) all.push_back(partition(k));
     return all;
 }
 Gradient* ParamStore::gradients(int k) const {
@@ -74,7 +76,7 @@ void ParamStore::gradients_begin(int k) {
 
 void ParamStore::gradients_done(int k, bool last) {
     if (k == 0) first_batch = false;    // bucket 0, the embeddings, is the last
-    if (!comm || !(last || zero == 2)) return;
+    if (!comm || !(last || zero == 2) || !buckets[size_t(k)].size) return;
     const Partition s = partition(k);
     if (zero) comm->reduce_scatter(partition_gradients(s), gradients(k), s.size, op.gradient, comm_dtype);
     else comm->all_reduce(gradients(k), buckets[size_t(k)].size, op.gradient, comm_dtype);
@@ -91,7 +93,9 @@ int ParamStore::sum(const StepTotals& totals, int signal) {
     const int n = int(buckets.size());
     await();
     for (int k = 0; k < n; k++)
-        op.sum_of_squares(totals.squares + k, partition_gradients(partition(k)), partition(k).size);
+        if (const Partition s = partition(k); s.size)
+            op.sum_of_squares(totals.squares + k, partition_gradients(s), s.size);
+        else op.zero(totals.squares + k, int64_t(sizeof(double)));
     const double value = signal;
     op.zero(totals.reports, ranks * int64_t(sizeof(RankReport)));
     op.copy(&totals.reports[rank].loss, totals.loss, int64_t(sizeof(double)));
@@ -184,6 +188,7 @@ ParamStore::Buffer ParamStore::buffer(StateKind part) const {
 void ParamStore::read(StateKind part, int64_t offset, int64_t n, float* to) const {
     count_progress();
     if (packed.any()) return packed.read(offset, n, to);
+    if (is_frozen(part, offset)) return get(to, {params, op.parameter}, offset, n);
     if (sharded(part)) {
         int k = int(buckets.size());
         while (buckets[size_t(--k)].offset > offset) {}
@@ -214,7 +219,7 @@ void ParamStore::write(StateKind part, int64_t offset, int64_t n, const float* f
     count_progress();
     if (packed.any()) return packed.write(offset, n, block_format(BlockType::f32), from);
     if (part == StateKind::weights) put({params, op.parameter}, offset, from, n);
-    if (part == StateKind::weights && !master) return;
+    if (part == StateKind::weights && (!master || is_frozen(part, offset))) return;
     if (!sharded(part)) return put(buffer(part), offset, from, n);
     CHECK(part != StateKind::gradients, "nobody writes gradients that are sharded");
     for (const Partition& s : updates()) {
@@ -276,13 +281,26 @@ uint64_t ParamStore::hash() const {
 
 // ---- random weights -----------------------------------------------------------------------------
 
+static float initial(const Tensor& t, double std, uint64_t seed, uint64_t tensor, uint64_t at) {
+    switch (t.init) {
+        case Init::zero: return 0;
+        case Init::one: return 1;
+        case Init::uniform: {
+            const double u = (double(philox(seed, tensor, at).v[0]) + 0.5) * 0x1p-31 - 1;    // within -1..1
+            return float(u / std::sqrt(double(t.cols)));
+        }
+        default: return float(std * double(philox_normal(seed, tensor, at)));
+    }
+}
+
 // The weights depend on the seed alone, not on the number of ranks or threads.
-void ParamStore::init(const Config& c, uint64_t seed) {
+void ParamStore::init(const Config& c, uint64_t seed, bool adapters_only) {
     const std::vector<Tensor> tensors = config_tensors(c, ranks);
     const int64_t CHUNK = 1 << 20;
-    std::vector<float> host(size_t(std::min(CHUNK, flat)));
+    std::vector<float> host(size_t(std::min(CHUNK, flat + frozen)));
     for (size_t i = 0; i < tensors.size(); i++) {
         const Tensor& t = tensors[i];
+        if (adapters_only && !t.adapter) continue;
         const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02;
         const int64_t size = t.size(), local_first = t.file_rows * t.cols;    // the vocabulary's padding stays zero
         for (int64_t from = 0; from < size; from += CHUNK) {
@@ -290,11 +308,7 @@ void ParamStore::init(const Config& c, uint64_t seed) {
             constexpr int64_t PIECE = 1 << 14;
             each_chunk(ceil_div(n, PIECE), [&](int64_t chunk, int) {
                 for (int64_t k = chunk * PIECE; k < std::min(n, (chunk + 1) * PIECE); k++)
-                    host[size_t(k)] = from + k >= local_first ? 0
-                                      : t.init == Init::zero  ? 0
-                                      : t.init == Init::one
-                                          ? 1
-                                          : float(std * double(philox_normal(seed, i, uint64_t(from + k))));
+                    host[size_t(k)] = from + k < local_first ? initial(t, std, seed, i, uint64_t(from + k)) : 0;
             });
             write(StateKind::weights, t.offset + from, n, host.data());
         }

@@ -1,6 +1,9 @@
 // weights.h - a model's parameters, gradients and optimizer state in flat buffers, and their
 // partition among the ranks.
 //
+// Trained tensors form a flat buffer of their own, which all that follows is about. Frozen tensors lie
+// behind it, in the parameters alone: they have no gradients, no states and no masters.
+//
 // Every rank computes gradients of all parameters from its own sequences. They are summed over the
 // ranks bucket by bucket (tensors.h), while the backward pass goes on. With ZeRO (Rajbhandari et
 // al. 2020) each bucket is divided into one partition per rank:
@@ -50,10 +53,11 @@ struct ParamStore {
     std::vector<Bucket> buckets;
     std::vector<int> owners;    // the rank that saves each bucket
     int64_t flat = 0;           // elements of a full buffer
+    int64_t frozen = 0;         // elements of the frozen tensors behind it, in params
 
     PackedWeights packed;    // replaces params if the table's parameters are packed
 
-    Parameter* params = nullptr;             // (flat): read by the passes
+    Parameter* params = nullptr;             // (flat + frozen): read by the passes
     Gradient* grads = nullptr;               // (flat), with zero 2 (flat / ranks)
     Gradient* work[3] = {};                  // zero 2: one bucket each; see work_buffer
     float* master = nullptr;                 // (flat), with zero (flat / ranks). null: none
@@ -95,7 +99,7 @@ struct ParamStore {
 
     // ---- for files
 
-    void init(const Config& c, uint64_t seed);    // random weights
+    void init(const Config& c, uint64_t seed, bool adapters_only = false);    // random weights
 
     bool sharded(StateKind part) const;                             // this rank has only its partitions
     bool holds(StateKind part, int64_t offset, int64_t n) const;    // write would store part of it
@@ -106,7 +110,7 @@ struct ParamStore {
     void write(StateKind part, int64_t offset, int64_t n, const float* from);
     void collect();
     void forget() { collected.clear(); }
-    uint64_t hash() const;    // hash of params, equal on all ranks
+    uint64_t hash() const;    // hash of the trained parameters, equal on all ranks
 
   private:
     std::vector<void*> states_at(StateSize size, int64_t first) const;
@@ -117,6 +121,7 @@ struct ParamStore {
         Element type;
         void* at(int64_t i) const { return static_cast<char*>(data) + i * element_bytes(type); }
     };
+    bool is_frozen(StateKind part, int64_t offset) const { return part == StateKind::weights && offset >= flat; }
     Buffer buffer(StateKind part) const;
     void get(float* to, const Buffer& from, int64_t at, int64_t n) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);

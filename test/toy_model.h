@@ -1,6 +1,7 @@
 // toy_model.h - small models in which all gradients matter; training passes. Include after doctest.
 #pragma once
 #include "base/philox.h"
+#include "model/adapter.h"
 #include "model/decoder.h"
 #include "model/families/families.h"
 
@@ -120,6 +121,24 @@ inline std::vector<Kind> kind_configs(Config c) {
     return all;
 }
 
+// c with adapters of all products; products' pieces have different ranks.
+inline Config adapted(Config c, float dropout = 0) {
+    for (int l = 0; l < c.L; l++)
+        for (const AdaptedMatrix& m : adapted_matrices(c, l)) c.adapter.ranks[m.product][m.piece] = 2 + m.piece;
+    c.adapter.scale = 0.7f, c.adapter.dropout = dropout;
+    return c;
+}
+// Makes b zero outside of its blocks, where training never changes it.
+inline void keep_adapter_blocks(const Config& c, const Tensor& t, std::vector<float>& x) {
+    for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
+        for (int l = 0; l < c.L; l++) {
+            if (t.name != adapter_tensor(p, l, 'b')) continue;
+            const RowBlocks blocks = adapter_blocks(c, p, l);
+            std::vector<double> exact(x.begin(), x.end());
+            reference_ops().keep_blocks(exact.data(), blocks, int(t.rows), int(t.cols));
+            x.assign(exact.begin(), exact.end());
+        }
+}
 // Adds noise to all parameters: biases and norms are not 0 and 1, so every gradient matters.
 inline void toy_model(Model& g, const Config& c, const Plan& plan) {
     const Status allocated = g.allocate(c, plan);
@@ -130,8 +149,33 @@ inline void toy_model(Model& g, const Config& c, const Plan& plan) {
         std::vector<float> x(size_t(t.size()));
         g.read(StateKind::weights, t.offset, t.size(), x.data());
         for (int64_t k = 0; k < t.file_rows * t.cols; k++) x[size_t(k)] += 0.2f * philox_normal(3, i, uint64_t(k));
+        if (t.adapter) keep_adapter_blocks(c, t, x);
         g.write(StateKind::weights, t.offset, t.size(), x.data());
     }
+}
+// Copies all weights, each changed by `change`, to a model of the same shape.
+template <class F> void copy_weights(const Model& from, Model& to, F change) {
+    for (const Tensor& t : from.tensors) {
+        std::vector<float> x(size_t(t.size()));
+        from.read(StateKind::weights, t.offset, t.size(), x.data());
+        for (float& w : x) w = change(w);
+        to.write(StateKind::weights, t.offset, t.size(), x.data());
+    }
+}
+inline void copy_weights(const Model& from, Model& to) {
+    copy_weights(from, to, [](float w) { return w; });
+}
+// For each element of the flat buffer whether training changes it. Padding, and what lies outside of
+// an adapter's blocks, stays as it is.
+inline std::vector<bool> trained_elements(const Model& g) {
+    std::vector<bool> all(size_t(g.store.flat), false);
+    for (const Tensor& t : g.tensors) {
+        if (t.frozen) continue;
+        std::vector<float> ones(size_t(t.file_rows * t.cols), 1);
+        if (t.adapter) keep_adapter_blocks(g.c, t, ones);
+        for (size_t k = 0; k < ones.size(); k++) all[size_t(t.offset) + k] = ones[k] != 0;
+    }
+    return all;
 }
 inline std::vector<int> toy_tokens(int n, int V, uint64_t stream) {
     std::vector<int> t(static_cast<size_t>(n));

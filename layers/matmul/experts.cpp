@@ -42,12 +42,13 @@ template <class P, Tiles tiles> static void backward(float* dx, GradTarget<float
                                                      const P* w, Routes routes, Router r, int N, int C, int OC) {
     cpu_scratch(backward_scratch<P, tiles>(N * r.K, C, OC));
     for (int i = 0; i < r.E; i++)    // each_expert skips experts without rows
-        if (!dw.add && routes.offsets[i] == routes.offsets[i + 1])
+        if (dw.p && !dw.add && routes.offsets[i] == routes.offsets[i + 1])
             __builtin_memset(dw.p + int64_t(i) * OC * C, 0, sizeof(float) * size_t(OC) * size_t(C));
     each_expert(routes, r, [&](int i, int64_t from, int n) {
         const int64_t matrix = int64_t(i) * OC * C;
         matmul(input_gradient<tiles>(dx + from * C, dy + from * OC, w + matrix, n, C, OC));
-        matmul(weight_gradient<tiles>({dw.p + matrix, dw.add}, nullptr, dy + from * OC, x + from * C, n, C, OC));
+        if (dw.p)
+            matmul(weight_gradient<tiles>({dw.p + matrix, dw.add}, nullptr, dy + from * OC, x + from * C, n, C, OC));
     });
 }
 

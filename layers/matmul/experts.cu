@@ -114,7 +114,7 @@ template <class T> void experts_forward(T* y, const T* x, const T* w, Routes rou
 template <class T> void experts_backward(T* dx, GradTarget<Grad<T>> dw, const T* dy, const T* x, const T* w,
                                          Routes routes, Router r, int N, int C, int OC) {
     grouped<Product::dx>(dx, dy, w, routes, r, N, C, OC);
-    grouped<Product::dw>(dw.p, dy, x, routes, r, N, C, OC, dw.add);
+    if (dw.p) grouped<Product::dw>(dw.p, dy, x, routes, r, N, C, OC, dw.add);
 }
 
 // ---- the gate of a row --------------------------------------------------------------------------

@@ -14,11 +14,33 @@ template <class P, Tiles tiles> static void linear_forward(float* y, const P* x,
     matmul(m);
 }
 
+// sums[c] += sum_n x[n,c], in chunks of columns; reads 8 rows of them at a time.
+template <class X> static void column_sums(float* sums, const X* x, int N, int C) {
+    each_range(C, 64, int64_t(N) * C, [&](Range r, int) {
+        for (int n = 0; n < N; n += 8) {
+            const int rows = least(8, N - n);
+            const X* from = x + int64_t(n) * C;
+            each_vector(r.to - r.from, [&](int64_t i, auto at) {
+                const X* p = from + r.from + i;
+                vf s = at.get(p);
+                for (int j = 1; j < rows; j++) s += at.get(p + int64_t(j) * C);
+                at.put(sums + r.from + i, at.get(sums + r.from + i) + s);
+            });
+        }
+    });
+}
+
+// dw (+)= dy^T x   db += sum_n dy
+template <class P, Tiles tiles, class Dy>
+static void parameters(GradTarget<float> dw, float* db, const Dy* dy, const P* x, int N, int C, int OC) {
+    if (dw.p) matmul(weight_gradient<tiles>(dw, db, dy, x, N, C, OC));
+    else if (db) column_sums(db, dy, N, OC);
+}
 template <class P, Tiles tiles, class Dy = float>
 static void linear_backward(float* dx, GradTarget<float> dw, float* db, const Dy* dy, const P* x, const P* w, int N,
                             int C, int OC, Precision) {
     if (dx) matmul(input_gradient<tiles>(dx, dy, w, N, C, OC));
-    matmul(weight_gradient<tiles>(dw, db, dy, x, N, C, OC));
+    parameters<P, tiles>(dw, db, dy, x, N, C, OC);
 }
 template <class P, Tiles tiles> static void lm_head_backward(float* dx, GradTarget<float> dw, float* db, const P* dy,
                                                              const P* x, const P* w, int N, int C, int OC,
@@ -34,30 +56,25 @@ static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const 
     matmul(m);
 }
 
-// sums[c] += sum_n x[n,c], in chunks of columns; reads 8 rows of them at a time.
-static void column_sums(float* sums, const float* x, int N, int C) {
-    each_range(C, 64, int64_t(N) * C, [&](Range r, int) {
-        for (int n = 0; n < N; n += 8) {
-            const int rows = least(8, N - n);
-            const float* from = x + int64_t(n) * C;
-            each_vector(r.to - r.from, [&](int64_t i, auto at) {
-                const float* p = from + r.from + i;
-                vf s = at.get(p);
-                for (int j = 1; j < rows; j++) s += at.get(p + int64_t(j) * C);
-                at.put(sums + r.from + i, at.get(sums + r.from + i) + s);
-            });
-        }
-    });
-}
-
 template <class P, Tiles tiles> static void linear_gelu_backward(float* dpre, GradTarget<float> dw, float* db,
                                                                  float* dpre_sum, const float* dy, const P* x,
                                                                  const P* w, const float* pre, int N, int C, int OC) {
     Matmul<float, P> m = input_gradient<tiles>(dpre, dy, w, N, C, OC);
     m.gelu_of = pre;
     matmul(m);
-    matmul(weight_gradient<tiles>(dw, db, dy, x, N, C, OC));
+    parameters<P, tiles>(dw, db, dy, x, N, C, OC);
     if (dpre_sum) column_sums(dpre_sum, dpre, N, C);
+}
+
+static void keep_blocks(float* x, RowBlocks blocks, int rows, int cols) {
+    each_item(rows, int64_t(rows) * cols, [&](int64_t r) {
+        int i = 0;
+        while (r >= blocks.row[i + 1]) i++;
+        float* row = x + r * cols;
+        const int from = blocks.col[i], to = blocks.col[i + 1];
+        __builtin_memset(row, 0, sizeof(float) * size_t(from));
+        __builtin_memset(row + to, 0, sizeof(float) * size_t(cols - to));
+    });
 }
 
 template <class P, Tiles tiles, class Dy = float> static int64_t backward_scratch(const CallSizes& call) {
@@ -87,6 +104,7 @@ REGISTER_CPU_TILES(linear_backward, linear_backward, backward_scratch)
 REGISTER_CPU_TILES(lm_head_backward, lm_head_backward, head_scratch)
 REGISTER_CPU_TILES(linear_gelu_forward, linear_gelu_forward, forward_scratch)
 REGISTER_CPU_TILES(linear_gelu_backward, linear_gelu_backward, backward_scratch)
+REGISTER_CPU(keep_blocks, keep_blocks)
 REGISTER_CPU(from_floats, (convert<P, float>))
 REGISTER_CPU(to_floats, (convert<float, P>))
 }    // namespace ISA

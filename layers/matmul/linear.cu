@@ -416,6 +416,7 @@ template <class T, Dtype dtype> struct Linear {
 
     // dw (+)= dy^T x   db += sum_n dy
     static void parameters(GradTarget<Grad<T>> dw, Grad<T>* db, const T* dy, const T* x, int N, int C, int OC) {
+        if (!dw.p) return db ? column_sums(db, dy, N, OC) : void();
         const auto epilogue = db ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_DEFAULT;
         const Form f = {type, CUDA_R_32F, compute, CUBLAS_OP_N, CUBLAS_OP_T, C, OC, N, epilogue, dw.add};
         Operands operands = {x, dy, dw.p, dw.p};
@@ -459,7 +460,22 @@ template <class T, Dtype dtype> struct Linear {
     }
 };
 
+// One thread per element. Bound by memory, and small: an adapter's matrix.
+__global__ void keep_blocks_kernel(float* x, RowBlocks blocks, int64_t n, int cols) {
+    const int64_t at = blockIdx.x * 256ll + threadIdx.x;
+    if (at >= n) return;
+    const int r = int(at / cols), c = int(at % cols);
+    int i = 0;
+    while (r >= blocks.row[i + 1]) i++;
+    if (c < blocks.col[i] || c >= blocks.col[i + 1]) x[at] = 0;
+}
+void keep_blocks(float* x, RowBlocks blocks, int rows, int cols) {
+    const int64_t n = int64_t(rows) * cols;
+    launch(keep_blocks_kernel, {unsigned(ceil_div(n, 256)), 256}, x, blocks, n, cols);
+}
+
 const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype dtype) {
+    o.keep_blocks = keep_blocks;
     if constexpr (sizeof(T) == 2) Linear<T, Dtype::bf16>::entries(o);
     else if (dtype == Dtype::tf32) Linear<T, Dtype::tf32>::entries(o);
     else Linear<T, Dtype::fp32>::entries(o);

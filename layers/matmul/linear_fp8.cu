@@ -316,13 +316,13 @@ template <bool BLOCKS> void backward(bf16* dx, GradTarget<float> dw, float* db, 
             multiply(form, wide);
         };
     };
-    const bool dx_cast = dx && !takes_steps(dx_form, dx_operands), dw_cast = !takes_steps(dw_form, dw_operands);
+    const bool dx_cast = dx && !takes_steps(dx_form, dx_operands), dw_cast = dw.p && !takes_steps(dw_form, dw_operands);
     if (dx_cast || dw_cast)
         factors.template cast<typename Factors<BLOCKS>::Dy>(dx_cast ? 0 : NONE, dw_cast ? 1 : NONE, dy, N, OC);
     if (dx_cast) factors.template cast<e4m3>(NONE, 2, w, OC, C, true);
     if (dx) multiply(dx_form, dx_operands, in_steps({BF16, BF16, SUMS, N_, N_, C, N, OC}, w, dy));
     if (dw_cast) factors.template cast<e4m3>(NONE, 2, x, N, C);
-    multiply(dw_form, dw_operands, in_steps({BF16, FLOAT, SUMS, N_, T, C, OC, N, PLAIN, dw.add}, x, dy));
+    if (dw.p) multiply(dw_form, dw_operands, in_steps({BF16, FLOAT, SUMS, N_, T, C, OC, N, PLAIN, dw.add}, x, dy));
     if (db) column_sums(db, dy, N, OC);
 }
 

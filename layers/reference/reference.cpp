@@ -46,7 +46,7 @@ void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, in
         for (int s = 0; s < S; s++)
             for (int c = 0; c < C; c++) {
                 T d = dx[(int64_t(b) * S + s) * C + c];
-                dwte[int64_t(tok[b * S + s]) * C + c] += d;
+                if (dwte) dwte[int64_t(tok[b * S + s]) * C + c] += d;
                 if (dwpe) dwpe[int64_t(s) * C + c] += d;
             }
 }
@@ -98,7 +98,7 @@ void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual,
 }
 void linear_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
                      Precision) {
-    if (!dw.add) zero(dw.p, int64_t(sizeof(T)) * OC * C);
+    if (dw.p && !dw.add) zero(dw.p, int64_t(sizeof(T)) * OC * C);
     for (int n = 0; n < N; n++) {
         if (dx) zero(dx + int64_t(n) * C, int64_t(sizeof(T)) * C);
         for (int o = 0; o < OC; o++) {
@@ -106,11 +106,20 @@ void linear_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, co
             if (db) db[o] += d;
             for (int c = 0; c < C; c++) {
                 if (dx) dx[int64_t(n) * C + c] += d * w[int64_t(o) * C + c];
-                dw.p[int64_t(o) * C + c] += d * x[int64_t(n) * C + c];
+                if (dw.p) dw.p[int64_t(o) * C + c] += d * x[int64_t(n) * C + c];
             }
         }
     }
 }
+
+void keep_blocks(T* x, RowBlocks blocks, int rows, int cols) {
+    for (int r = 0, i = 0; r < rows; r++) {
+        while (r >= blocks.row[i + 1]) i++;
+        for (int c = 0; c < cols; c++)
+            if (c < blocks.col[i] || c >= blocks.col[i + 1]) x[int64_t(r) * cols + c] = 0;
+    }
+}
+void drop_inputs(T* y, const T* x, int64_t n, Dropout drop) { add_scaled(y, nullptr, x, 1, n, drop); }
 
 // ---- rope ---------------------------------------------------------------------------------------
 
@@ -176,7 +185,7 @@ void rope_backward(T* d, T* dqw, T* dkw, const T* x, const T* qw, const T* kw, c
             T mean = 0;
             for (int c = 0; c < size; c++) mean += (w[c] + T(t.plus)) * dx[c] * xn[c] * r / size;
             for (int c = 0; c < size; c++) {
-                dw[c] += dx[c] * xn[c] * r;
+                if (dw) dw[c] += dx[c] * xn[c] * r;
                 dx[c] = r * ((w[c] + T(t.plus)) * dx[c] - xn[c] * r * mean);
             }
             i += over.count;

@@ -139,8 +139,8 @@ void experts_backward(double* dx, GradTarget<double> dw, const double* dy, const
                       Routes routes, Router r, int, int C, int OC) {
     for (int i = 0; i < r.E; i++) {
         const int64_t at = routes.offsets[i], matrix = int64_t(i) * OC * C;
-        reference_ops().linear_backward(dx + at * C, {dw.p + matrix, dw.add}, nullptr, dy + at * OC, x + at * C,
-                                        w + matrix, routes.offsets[i + 1] - routes.offsets[i], C, OC, {});
+        reference_ops().linear_backward(dx + at * C, {dw.p ? dw.p + matrix : nullptr, dw.add}, nullptr, dy + at * OC,
+                                        x + at * C, w + matrix, routes.offsets[i + 1] - routes.offsets[i], C, OC, {});
     }
 }
 

@@ -11,7 +11,8 @@ struct Shape {
 // Each optional argument is null for some shape of each list.
 template <class T, class P> void each_use(const Ops<T, P>& op, Dtype dtype, Shape s, int variant) {
     for (int i : {0, 1}) EXPECT(check_linear_forward(op, s.N, s.C, s.OC, i, RESIDUALS[(variant + i) % 3], dtype));
-    EXPECT(check_linear_backward(op, s.N, s.C, s.OC, variant % 3 > 0, variant % 4 > 0, dtype, variant % 5 > 1));
+    EXPECT(check_linear_backward(op, s.N, s.C, s.OC, variant % 3 > 0, variant % 4 > 0, dtype, variant % 5 > 1,
+                                 variant % 7 > 0));
 }
 void each_shape(std::vector<Shape> shapes) {
     each_table(TablePart::products, [&](auto& op, const TestTable& t) {
@@ -50,6 +51,15 @@ TEST_CASE("linear: a long row of weights is shared by warps") {
                 EXPECT(check_linear_forward(op, N, C, 9, true, Residual::apart));
                 EXPECT(check_linear_gelu_forward(op, N, C, 3));
             }
+    });
+}
+
+TEST_CASE("linear: zeros outside of an adapter's blocks") {
+    in_each_order([](auto& op) {
+        EXPECT(check_keep_blocks(op, {1, {0, 7}, {0, 3}}, 7, 3));
+        EXPECT(check_keep_blocks(op, {2, {0, 1, 2}, {0, 1, 2}}, 2, 2));
+        EXPECT(check_keep_blocks(op, {3, {0, 20, 25, 31}, {0, 2, 2, 9}}, 31, 9));    // the second is empty
+        EXPECT(check_keep_blocks(op, {3, {0, 300, 301, 640}, {0, 16, 17, 48}}, 640, 48));
     });
 }
 

@@ -66,6 +66,13 @@ TEST_CASE("norm: x plus a multiple of b") {
     });
 }
 
+TEST_CASE("norm: dropout of products' inputs") {
+    in_each_order([](auto& op) {
+        for (int64_t n : {1, 3, 8, 17, 64, 1025, 8193})
+            for (int64_t first : {0, 3, 100}) EXPECT(check_drop_inputs(op, n, {0.3f, 7, first}));
+    });
+}
+
 TEST_CASE("norm: the same bits in any order") {
     each_table([](auto& op) {
         for (auto [N, C] : {std::pair{37, 776}, {9, 101}, {2, 2400}, {77, 100}})

@@ -75,22 +75,34 @@ template <class T, class P> Check check_linear_forward(const Ops<T, P>& op, int 
     return check;
 }
 
-// If add, dw accumulates; otherwise it is assigned.
+// If add, dw accumulates; otherwise it is assigned. Without with_dw it is null.
 template <class T, class P> Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx,
-                                                        bool bias, Dtype dtype = DTYPE<P>, bool add = true) {
+                                                        bool bias, Dtype dtype = DTYPE<P>, bool add = true,
+                                                        bool with_dw = true) {
     Check check = product_check("linear_backward", dtype, N, C, OC,
-                                std::string(with_dx ? " dx" : "") + (bias ? " db" : "") + (add ? "" : " assigned"));
+                                std::string(with_dx ? " dx" : "") + (bias ? " db" : "") +
+                                    (!with_dw ? " without dw"
+                                     : add    ? ""
+                                              : " assigned"));
     Dual<T> dy(op, factor(operand<T>(dtype, int64_t(N) * OC, 1), add)), dx(op, int64_t(N) * C);
     Dual<InputType<T, P>> x(op, factor(operand<InputType<T, P>>(dtype, int64_t(N) * C, 2), add));
     Dual<P> w(op, factor(operand<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC)), add));
     Dual<Grad<P>> dw(op, start_into(int64_t(OC) * C, 4, N, add)), db(op, start_sums(OC, 5, N));
     both(op, [&](auto& table, auto at) {
-        table.linear_backward(at(dx, with_dx), {at(dw), add}, at(db, bias), at(dy), at(x), at(w), N, C, OC,
+        table.linear_backward(at(dx, with_dx), {at(dw, with_dw), add}, at(db, bias), at(dy), at(x), at(w), N, C, OC,
                               precision_of(dtype));
     });
     if (with_dx) check.expect("dx", dx, product_limit<T, T>(dtype, OC) + fp8_limit(dtype, 2));
-    check.expect("dw", dw, product_limit<Grad<P>, T>(dtype, N) + fp8_limit(dtype, 2));
+    if (with_dw) check.expect("dw", dw, product_limit<Grad<P>, T>(dtype, N) + fp8_limit(dtype, 2));
     if (bias) check.expect("db", db, product_limit<Grad<P>, T>(dtype, N));
+    return check;
+}
+
+template <class T, class P> Check check_keep_blocks(const Ops<T, P>& op, RowBlocks blocks, int rows, int cols) {
+    Check check("keep_blocks", {{"rows", rows}, {"cols", cols}, {"blocks", blocks.count}});
+    Dual<Grad<P>> x(op, random_normal(int64_t(rows) * cols, 1));
+    both(op, [&](auto& table, auto at) { table.keep_blocks(at(x), blocks, rows, cols); });
+    check.expect_equal("x", x);
     return check;
 }
 

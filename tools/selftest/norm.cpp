@@ -10,4 +10,5 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
         }
     CHECK_ROW(add_scaled, 1024 * gpt2.C, Sum::apart);
     CHECK_ROW(add_scaled, 1024 * gpt2.C, Sum::apart, {0.1f, 1, 1024 * gpt2.C});
+    CHECK_ROW(drop_inputs, 1024 * gpt2.C, {0.1f, 1, 1024 * gpt2.C});
 });

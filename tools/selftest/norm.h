@@ -102,3 +102,12 @@ template <class T, class P> Check check_add_scaled(const Ops<T, P>& op, int64_t 
     check.expect("y", y, ROUNDING<T>);
     return check;
 }
+
+template <class T, class P> Check check_drop_inputs(const Ops<T, P>& op, int64_t n, Dropout drop) {
+    Check check("drop_inputs", {{"n", n}, {"first", drop.first}});
+    typedef InputType<T, P> I;
+    Dual<I> y(op, n), x(op, random_normal(n, 1));
+    both(op, [&](auto& table, auto at) { table.drop_inputs(at(y), at(x), n, drop); });
+    check.expect("y", y, ROUNDING<I>);
+    return check;
+}

@@ -1,0 +1,70 @@
+// adapter.cpp - see adapter.h.
+#include "model/adapter.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+namespace {
+constexpr const char* PRODUCT_NAMES[] = {"qkv", "proj", "fc", "fc2"};
+
+std::string without_weight(const std::string& name) {
+    return name.ends_with(".weight") ? name.substr(0, name.size() - std::string_view(".weight").size()) : name;
+}
+std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+}    // namespace
+
+std::vector<AdaptedMatrix> adapted_matrices(const Config& c, int block) {
+    std::vector<AdaptedMatrix> all;
+    for (const Tensor& t : config_tensors(c))
+        for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2}) {
+            if (t.name != std::to_string(block) + "." + PRODUCT_NAMES[p] + "w") continue;
+            int64_t column = 0;
+            CHECK(t.pieces.size() <= size_t(Adapter::PIECES), "%s has %zu pieces", t.name.c_str(), t.pieces.size());
+            for (const Piece& piece : t.pieces) {
+                const int i = int(&piece - &t.pieces[0]), rank = c.adapter.ranks[p][i];
+                all.push_back({p, i, without_weight(piece.name), piece.first, piece.rows, column, rank});
+                column += rank;
+            }
+        }
+    return all;
+}
+
+RowBlocks adapter_blocks(const Config& c, Adapter::Product product, int block) {
+    RowBlocks to;
+    for (const AdaptedMatrix& m : adapted_matrices(c, block)) {
+        if (m.product != product) continue;
+        to.count++;
+        to.row[to.count] = int(m.first + m.rows);
+        to.col[to.count] = int(m.column + m.rank);
+    }
+    return to;
+}
+std::string adapter_tensor(Adapter::Product product, int block, char which) {
+    return std::to_string(block) + "." + PRODUCT_NAMES[product] + "_" + which;
+}
+
+Result<Adapter> adapter_for(const Config& c, int rank, const std::string& targets) {
+    Adapter to;
+    std::set<std::string> known = {"all", "attention"}, found;
+    std::istringstream names(targets);
+    std::vector<std::string> asked;
+    for (std::string name; std::getline(names, name, ',');) asked.push_back(name);
+    for (int l = 0; l < c.L; l++)
+        for (const AdaptedMatrix& m : adapted_matrices(c, l)) {
+            const bool attention = m.product == Adapter::qkv || m.product == Adapter::proj;
+            const std::string of_file = last_part(m.module), ours = PRODUCT_NAMES[m.product];
+            known.insert({of_file, ours});
+            for (const std::string& name : asked) {
+                if (name != "all" && !(name == "attention" && attention) && name != of_file && name != ours) continue;
+                to.ranks[m.product][m.piece] = rank;
+                found.insert(name);
+            }
+        }
+    for (const std::string& name : asked)
+        if (!found.contains(name))
+            return fail(Exit::usage, "--lora-targets: the model has no matrix \"%s\"; expected some of %s",
+                        name.c_str(), join({known.begin(), known.end()}, ", ").c_str());
+    if (!to.any()) return fail(Exit::usage, "--lora-targets: expected at least one matrix");
+    return to;
+}

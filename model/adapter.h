@@ -1,0 +1,24 @@
+// adapter.h - low-rank adapters (Adapter in config.h): their matrices in a model, and their names.
+#pragma once
+#include "model/tensors.h"
+
+// A matrix of files that has an adapter of its own.
+struct AdaptedMatrix {
+    Adapter::Product product;
+    int piece;              // index of the matrix among the product's
+    std::string module;     // its name in files without ".weight": "model.layers.0.self_attn.q_proj"
+    int64_t first, rows;    // its rows of the product's matrix
+    int64_t column;         // first row of the adapter's matrix a, and first column of b
+    int rank;               // 0: it has no adapter
+};
+// The matrices of a block's products. A block of experts alone has no ffn, and so none of its.
+std::vector<AdaptedMatrix> adapted_matrices(const Config& c, int block);
+// Blocks of the matrix b of a product's adapter that are not zero.
+RowBlocks adapter_blocks(const Config& c, Adapter::Product product, int block);
+// Tensor names of a product's adapter: "0.qkv_a", "0.qkv_b".
+std::string adapter_tensor(Adapter::Product product, int block, char which);
+
+// Returns an adapter of one rank for targets: "all", "attention", or names separated by commas. A
+// name is one of our products (qkv, proj, fc, fc2) or a matrix's in files, such as q_proj. Exit 2:
+// the model has no such matrix; names those that it has.
+Result<Adapter> adapter_for(const Config& c, int rank, const std::string& targets);
