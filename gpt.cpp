@@ -16,10 +16,8 @@ Precision Gpt::precision_of(int l) const {
     return fp8 ? Precision::fp8 : pass.precision;
 }
 
-// first: index of this pass's first element within the whole step. For attention probabilities, it
-// is the index of the first sequence instead.
-static Dropout site_dropout(float rate, const StepState& step, int site, int64_t first) {
-    constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // "drop"; at least 3*L + 1 sites
+Dropout Gpt::site_dropout(float rate, int site, int64_t first) const {
+    constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // "drop"; more than 7*L sites
     const Philox4 seed = philox(step.seed, STREAM, uint64_t(step.number) * SITES_PER_STEP + uint64_t(site));
     return {rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first};
 }
@@ -27,7 +25,7 @@ Dropout Gpt::dropout(DropoutSite where, int l) const {
     const bool in_attention = where == DropoutSite::probabilities;
     const float rate = in_attention ? plan.attention_dropout : plan.dropout;
     const int64_t first = in_attention ? pass.first_sequence : pass.first_sequence * pass.S * c.C;
-    return pass.training && rate > 0 ? site_dropout(rate, step, 3 * l + int(where), first) : Dropout{};
+    return pass.training && rate > 0 ? site_dropout(rate, 3 * l + int(where), first) : Dropout{};
 }
 
 Heads Gpt::heads(int l) const {
@@ -37,43 +35,6 @@ Heads Gpt::heads(int l) const {
     h.bias = reinterpret_cast<const float*>(bias);
     h.dropout = dropout(DropoutSite::probabilities, l);
     return h;
-}
-
-// A product's input has `width` channels. Dropout before adapters has sites behind all others.
-static int input_width(const Config& c, Adapter::Product which, int l) {
-    return which == Adapter::proj ? c.attention_width() : which == Adapter::fc2 ? c.ffn_width(l) : c.C;
-}
-ProductWeights Gpt::product(Adapter::Product which, int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Parameter* const weights[][2] = {{p.qkvw, p.qkvb}, {p.projw, p.projb}, {p.fcw, p.fcb}, {p.fc2w, p.fc2b}};
-    ProductWeights to = {weights[which][0], weights[which][1]};
-    if (!p.low_a(which)) return to;
-    Input* low = a[size_t(l)].low(which);
-    to.adapter = {.a = p.low_a(which),
-                  .b = p.low_b(which),
-                  .R = c.adapter.rank(which),
-                  .scale = c.adapter.scale,
-                  .blocks = low_blocks[which],
-                  .low = low,
-                  .low_sum = op.has_input_type() ? low_sum : reinterpret_cast<Activation*>(low),
-                  .low_gradient = low_gradient,
-                  .wide = wide,
-                  .dropped = dropped};
-    if (pass.training && c.adapter.dropout > 0)
-        to.adapter.dropout = site_dropout(c.adapter.dropout, step, 3 * c.L + 1 + Adapter::PRODUCTS * l + which,
-                                          pass.first_sequence * pass.S * input_width(c, which, l));
-    return to;
-}
-ProductGradients Gpt::gradients(Adapter::Product which, int l) const {
-    const Block<Gradient>& d = dw.block[size_t(l)];
-    Gradient* const of[][2] = {{d.qkvw, d.qkvb}, {d.projw, d.projb}, {d.fcw, d.fcb}, {d.fc2w, d.fc2b}};
-    return {store.into(of[which][0]), of[which][1], store.into(d.low_a(which)), store.into(d.low_b(which))};
-}
-int Gpt::lowest_trained_block() const {
-    if (dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb) return -1;
-    int l = 0;
-    while (l < c.L && !store.buckets[size_t(1 + l)].size) l++;
-    return l;
 }
 
 NormStep Gpt::norm1(int l) const {

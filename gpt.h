@@ -109,6 +109,9 @@ struct Gpt {
     // dropout, and each layer has the three others.
     enum class DropoutSite { embeddings, probabilities, attention, ffn };
     Precision precision_of(int l) const;
+    // first: index of this pass's first element within the whole step. For attention probabilities,
+    // it is the index of the first sequence instead.
+    Dropout site_dropout(float rate, int site, int64_t first) const;
     Dropout dropout(DropoutSite where, int l = 0) const;
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
     ProductWeights product(Adapter::Product which, int l) const;

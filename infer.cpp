@@ -361,6 +361,7 @@ Command sample_command() {
         {"Common",
          {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          adapter_flag(o->model_options),
           {.name = "--prompt",
            .to = &o->prompt,
            .help = "text to continue, or several of them; none: begin a new "
@@ -426,6 +427,7 @@ Command chat_command() {
         {"Common",
          {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          adapter_flag(o->model_options),
           {"--system", &chat_options.system, "the system prompt: text before the conversation"},
           {"--tokens",
            &chat_options.tokens,
@@ -468,6 +470,7 @@ Command eval_command() {
         {"Common",
          {{"MODEL", &o->model_options.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->model_options.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          adapter_flag(o->model_options),
           {.name = "--data",
            .to = &o->data,
            .help = "shards: a path, a glob pattern, or several separated by commas",

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "adapter_files.h"
 #include "foreign.h"
 #include "gguf.h"
 #include "manifest.h"
@@ -156,14 +157,15 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
 
 // Writes this rank's part of the weights and of the optimizer's states.
 Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<FileChecksum>* sums) {
-    for (auto& [stem, states] :
-         {std::pair{"model", std::vector{weights_state(g)}}, {"optimizer", optimizer_states(g)}}) {
-        const std::vector<TensorSource> sources = checkpoint_tensors(g, states);
-        if (sources.empty()) continue;    // a rank may have no bucket
-        TRY(write_file(disk, dir, checkpoint_file(stem, g.plan.rank, g.plan.ranks), sums,
-                       [&](const Sink& sink) { return safetensors_write(sources, sink); }));
-    }
-    return {};
+    auto write = [&](const std::string& name, const std::vector<TensorSource>& sources) {
+        if (sources.empty()) return Status{};    // a rank may have no bucket
+        return write_file(disk, dir, name, sums, [&](const Sink& sink) { return safetensors_write(sources, sink); });
+    };
+    const int rank = g.plan.rank, ranks = g.plan.ranks;
+    if (!g.c.adapter.any())
+        TRY(write(checkpoint_file("model", rank, ranks), checkpoint_tensors(g, {weights_state(g)})));
+    else if (rank == 0) TRY(write("adapter_model.safetensors", adapter_sources(g)));
+    return write(checkpoint_file("optimizer", rank, ranks), checkpoint_tensors(g, optimizer_states(g)));
 }
 
 Status write_text(const Disk& disk, const std::string& dir, const char* name, const std::string& text,
@@ -180,6 +182,7 @@ Status write_texts(const Disk& disk, const std::string& dir, const Config& c, co
     if (v.eos >= 0) ends.insert(ends.begin(), v.eos);
     else if (ends.empty() && tokenizer.end_of_text() >= 0) ends = {tokenizer.end_of_text()};
     TRY(write_text(disk, dir, "config.json", config_json(c, ends, v.bos), sums));
+    if (c.adapter.any()) TRY(write_text(disk, dir, "adapter_config.json", adapter_config_json(c), sums));
     if (const std::string text = generation_config_json(generation, v, ends); !text.empty())
         TRY(write_text(disk, dir, "generation_config.json", text, sums));
     if (tokenizer.vocab_size() == 0) return {};
@@ -192,7 +195,8 @@ Status write_rest(const Disk& disk, const std::string& dir, const Model& g, cons
                   const GenerationConfig& generation, const TrainState& state, std::vector<FileChecksum>& sums) {
     auto text = [&](const char* name, const std::string& bytes) { return write_text(disk, dir, name, bytes, sums); };
     if (g.plan.ranks > 1) {
-        TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {weights_state(g)})));
+        if (!g.c.adapter.any())
+            TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {weights_state(g)})));
         TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", optimizer_states(g))));
     }
     TRY(write_texts(disk, dir, g.c, tokenizer, generation, sums));
@@ -331,12 +335,13 @@ static Status verify(const ModelSource& m, bool weights) {
     TRY(m.opened);
     if (m.gguf) return gguf_config(*m.gguf).status;
     const std::string& dir = m.path;
-    if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json"))
+    const bool ours = exists(dir + "/MANIFEST") || exists(dir + "/state.json");
+    if (!ours && is_adapter(dir)) return adapter_open(dir).status;
+    if (!ours)
         return checkpoint_weight_headers(m, *TRY(checkpoint_config(m)).family);
     for (const FileChecksum& s : TRY(manifest_read(dir))) {
         const bool tensors = s.name.ends_with(".safetensors");
-        // Without `weights`, the optimizer's files are skipped.
-        if (tensors && !weights && !s.name.starts_with("model")) continue;
+        if (tensors && !weights && s.name.starts_with("optimizer")) continue;
         TRY(checksum_verify(dir + "/" + s.name, s, weights || !tensors));
     }
     return {};
@@ -421,7 +426,7 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
     if (stat(path.c_str(), &there))
         return errno == ENOENT || errno == ENOTDIR ? no_model(path)
                                                    : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
-    if (!S_ISDIR(there.st_mode) || exists(path + "/config.json") || exists(path + "/MANIFEST")) {
+    if (!S_ISDIR(there.st_mode) || exists(path + "/config.json") || exists(path + "/MANIFEST") || is_adapter(path)) {
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
                         path.c_str(), which.c_str());

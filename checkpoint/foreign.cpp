@@ -21,9 +21,6 @@ constexpr const char* NANO_GPT =
     "turned = ('c_attn.weight', 'c_proj.weight', 'c_fc.weight')\n"
     "w = {k.removeprefix('_orig_mod.'): v.T if k.endswith(turned) else v for k, v in c['model'].items()}\n"
     "m.load_state_dict(w, strict=False); m.save_pretrained('OUT')\"";
-constexpr const char* MERGE =
-    "a LoRA adapter (PEFT) without its base model; merge the two:\n  python3 -c \"from peft import "
-    "AutoPeftModelForCausalLM as M; M.from_pretrained('%s').merge_and_unload().save_pretrained('OUT')\"";
 constexpr const char* TORCH =
     "weights of PyTorch, or another zip; flatgpt reads them as pytorch_model.bin in a directory with config.json, if "
     "they have the names of a Hugging Face model";
@@ -80,7 +77,6 @@ struct DirectoryKind {
     const char *holds, *but, *what;
 };
 constexpr DirectoryKind DIRECTORIES[] = {
-    {"adapter_config.json", "config.json", MERGE},
     {"ckpt.pt", "config.json", NANO_GPT},
     {"params.json", "config.json",
      "a model as its maker publishes it (params.json, consolidated.*); its Hugging Face "

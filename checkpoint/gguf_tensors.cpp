@@ -213,6 +213,7 @@ struct Loading {
     void map_rows() {
         if (g.store.packed.any()) map = file.map();
         for (const Tensor& t : g.tensors) {
+            if (t.adapter) continue;
             std::vector<const char*> all(size_t(t.rows), nullptr);
             const BlockFormat* format = nullptr;
             bool same = map != nullptr;
@@ -352,7 +353,7 @@ Status gguf_weights(const GgufFile& file, Model& g) {
     Loading loading{file, g};
     loading.map_rows();
     for (const Tensor& t : g.tensors) {
-        if (!g.store.holds(StateKind::weights, t.offset, t.size())) continue;
+        if (t.adapter || !g.store.holds(StateKind::weights, t.offset, t.size())) continue;
         for (const GgufPiece& p : pieces_in(file, t, g.c)) loading.piece(t, p);
         if (t.rows > t.file_rows && !g.store.packed.uses_file(t.offset)) loading.padding(t);
     }

@@ -9,6 +9,12 @@
 struct Model;
 struct ModelSource;
 
+// A run of rows that is contiguous both in a file's piece and in memory.
+struct FileRows {
+    int64_t file, memory, count;
+};
+std::vector<FileRows> file_rows(const Config& c, const Tensor& t, const Piece& p);
+
 // Reads elements [first, first + n) of a tensor as floats, in the model's order. Threads may call
 // it at once. Exit 3, 4.
 typedef std::function<Status(const Tensor& t, int64_t first, int64_t n, float* to)> ReadElements;

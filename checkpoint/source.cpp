@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "adapter_files.h"
 #include "checkpoint.h"
 #include "data/tokenizer_files/tokenizer_gguf.h"
 #include "foreign.h"
@@ -19,9 +20,12 @@ ModelSource::ModelSource(const std::string& source) : path(source) {
     if (file.ok()) gguf = std::make_shared<const GgufFile>(file.take());
 }
 
+static Result<Config> adapter_config(const ModelSource& m);
+
 Result<Config> checkpoint_config(const ModelSource& m) {
     TRY(m.opened);
     if (m.gguf) return gguf_config(*m.gguf);
+    if (is_adapter(m.path)) return adapter_config(m);
     const std::string path = m.path + "/config.json";
     const Config c = TRY(config_parse(TRY(read_file(path, 1 << 20)), path));
     // The claimed sizes are compared with the files' bytes before memory is allocated for them: an
@@ -36,6 +40,16 @@ Result<Config> checkpoint_config(const ModelSource& m) {
     return c;
 }
 
+// A run's adapters lie beside their base's config.json, so that the base need not be opened.
+static Result<Config> adapter_config(const ModelSource& m) {
+    const AdapterFiles files = TRY(adapter_open(m.path));
+    const std::string own = m.path + "/config.json";
+    Config c = exists(own) ? TRY(config_parse(TRY(read_file(own, 1 << 20)), own))
+                           : TRY(checkpoint_config(TRY(base_of(m))));
+    TRY(add_adapters(&c, {files}));
+    return c;
+}
+
 std::string checkpoint_tokenizer_file(const std::string& path) {
     for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
         if (exists(path + name)) return path + name;
@@ -46,11 +60,13 @@ Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m) {
     TRY(m.opened);
     if (m.gguf) return gguf_tokenizer(*m.gguf);
     const std::string file = checkpoint_tokenizer_file(m.path);
+    if (file == m.path && is_adapter(m.path)) return checkpoint_tokenizer(TRY(base_of(m)));
     return file == m.path ? Tokenizer() : Tokenizer::load(file);
 }
 
 Result<GenerationConfig> checkpoint_generation(const std::string& path) {
     const std::string file = path + "/generation_config.json";
+    if (!exists(file) && is_adapter(path)) return checkpoint_generation(TRY(base_of(path)).path);
     if (!exists(file)) return GenerationConfig();
     return generation_config_parse(TRY(read_file(file, 16 << 20)), file);
 }

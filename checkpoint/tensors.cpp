@@ -11,6 +11,7 @@
 #include <set>
 #include <unistd.h>
 
+#include "adapter_files.h"
 #include "checkpoint.h"
 #include "foreign.h"
 #include "gguf.h"
@@ -28,19 +29,6 @@ std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
     return t.layout == FileLayout::transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
 }
 
-// A run of rows that is contiguous both in a file's piece and in memory.
-struct Rows {
-    int64_t file, memory, count;
-};
-std::vector<Rows> rows_of(const Config& c, const Tensor& t, const Piece& p) {
-    if (t.layout != FileLayout::by_head) return {{0, p.first, p.rows}};
-    std::vector<Rows> all;
-    for (int h = 0; h < c.NH; h++)
-        for (int part = 0; part < 3; part++)
-            all.push_back({(3 * h + part) * int64_t(c.HS), (int64_t(part) * c.NH + h) * c.HS, c.HS});
-    return all;
-}
-
 // Writes `from` (rows, cols) transposed to `to`, in tiles that fit the cache.
 void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
     constexpr int64_t TILE = 32;
@@ -51,6 +39,15 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 }
 }    // namespace
 
+std::vector<FileRows> file_rows(const Config& c, const Tensor& t, const Piece& p) {
+    if (t.layout != FileLayout::by_head) return {{0, p.first, p.rows}};
+    std::vector<FileRows> all;
+    for (int h = 0; h < c.NH; h++)
+        for (int part = 0; part < 3; part++)
+            all.push_back({(3 * h + part) * int64_t(c.HS), (int64_t(part) * c.NH + h) * c.HS, c.HS});
+    return all;
+}
+
 // ---- writing ------------------------------------------------------------------------------------
 
 namespace {
@@ -60,8 +57,8 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
                  std::vector<TensorSource>* sources) {
     for (const Piece& p : t.pieces) {
         const int64_t at = p.first * t.cols, rows = p.rows, cols = t.cols;
-        auto plain = [read, cols, order = rows_of(c, t, p)](int64_t first, int64_t count, float* out) -> Status {
-            for (const Rows& r : order) {
+        auto plain = [read, cols, order = file_rows(c, t, p)](int64_t first, int64_t count, float* out) -> Status {
+            for (const FileRows& r : order) {
                 const int64_t from = std::max(first, r.file * cols);
                 const int64_t to = std::min(first + count, (r.file + r.count) * cols);
                 const int64_t moved = (r.memory - r.file) * cols;
@@ -89,7 +86,12 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
 }
 }    // namespace
 
-SavedState weights_state(const Model& g) { return {StateKind::weights, "", g.tensors}; }
+// Adapters are no part of a model's weights: adapter_files.h reads and writes them.
+static std::vector<Tensor> without_adapters(std::vector<Tensor> tensors) {
+    std::erase_if(tensors, [](const Tensor& t) { return t.adapter; });
+    return tensors;
+}
+SavedState weights_state(const Model& g) { return {StateKind::weights, "", without_adapters(g.tensors)}; }
 std::vector<SavedState> optimizer_states(const Model& g) {
     std::vector<SavedState> all;
     for (const OptimizerState& s : g.plan.optimizer->states)
@@ -120,7 +122,7 @@ std::vector<TensorSource> checkpoint_tensors(const WeightsReader& w) {
     return sources;
 }
 WeightsReader weights_reader(const Model& g) {
-    return {g.c, g.tensors, [&g](const Tensor& t, int64_t first, int64_t n, float* to) {
+    return {g.c, without_adapters(g.tensors), [&g](const Tensor& t, int64_t first, int64_t n, float* to) {
                 g.read(StateKind::weights, t.offset + first, n, to);
                 return Status{};
             }};
@@ -298,7 +300,7 @@ struct Loading {
     // Matrices whose format the model keeps are not copied: products read them in the mapped files.
     void map_rows() {
         for (const SafetensorsFile& file : *w.files) (*maps)[&file] = file.map();
-        for (const Tensor& t : g.tensors) {
+        for (const Tensor& t : state.tensors) {
             std::vector<const char*> all(size_t(t.rows), nullptr);
             const TensorType type = found(t.pieces[0]).entry->type;
             bool same = t.layout != FileLayout::transposed;
@@ -306,7 +308,7 @@ struct Loading {
                 const Found& f = found(p);
                 const char* map = maps->at(f.file).get();
                 same = same && map && f.entry->type == type;
-                for (const Rows& rows : rows_of(g.c, t, p))
+                for (const FileRows& rows : file_rows(g.c, t, p))
                     for (int64_t r = 0; same && r < rows.count; r++)
                         all[size_t(rows.memory + r)] = map + location(f, (rows.file + r) * t.cols);
             }
@@ -320,7 +322,7 @@ struct Loading {
             int64_t at, from, held, all;    // offset in memory; element in the file; elements there, in memory
         };
         std::vector<Part> parts;
-        for (const Rows& rows : rows_of(g.c, t, p)) {
+        for (const FileRows& rows : file_rows(g.c, t, p)) {
             // In memory, the rows that pad the vocabulary follow the tensor's last row from a file.
             const int64_t held = rows.count * t.cols, end = rows.memory + rows.count;
             const int64_t all = stays ? held : ((end == t.file_rows ? t.rows : end) - rows.memory) * t.cols;
@@ -377,7 +379,7 @@ struct FromFiles {
             const Found& f = w.tensors.at(bare_name(p.name, *c.family));
             if (t.layout == FileLayout::transposed) TRY(read_transposed(f, t, p, first, n, to));
             else
-                for (const Rows& r : rows_of(c, t, p)) {
+                for (const FileRows& r : file_rows(c, t, p)) {
                     const int64_t from = std::max(first, r.memory * t.cols);
                     const int64_t end = std::min(first + n, (r.memory + r.count) * t.cols);
                     const int64_t moved = (r.file - r.memory) * t.cols;
@@ -417,7 +419,17 @@ struct FromFiles {
 
 Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c) {
     TRY(m.opened);
-    WeightsReader reader = {c, config_tensors(c), nullptr};
+    if (!m.gguf && is_adapter(m.path)) {
+        auto base = std::make_shared<const ModelSource>(TRY(base_of(m)));
+        Config plain = c;
+        plain.adapter = {};
+        WeightsReader reader = TRY(merged_reader(TRY(weights_reader(*base, plain)), {TRY(adapter_open(m.path))}));
+        reader.read = [base, read = reader.read](const Tensor& t, int64_t first, int64_t n, float* to) {
+            return read(t, first, n, to);    // base must outlive its reader
+        };
+        return reader;
+    }
+    WeightsReader reader = {c, without_adapters(config_tensors(c)), nullptr};
     if (m.gguf) {
         reader.read = gguf_reader(*m.gguf, c);
         return reader;
@@ -474,6 +486,10 @@ static Status files_match(const Weights& w, const std::string& dir, ReadChecksum
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     TRY(m.opened);
     if (m.gguf) return gguf_weights(*m.gguf, g);
+    if (is_adapter(m.path)) {
+        TRY(checkpoint_weights(TRY(base_of(m)), g, verify));
+        return load_adapters(g, {TRY(adapter_open(m.path))});
+    }
     const std::string& dir = m.path;
     const Weights w = TRY(weights_of(TRY(m.weights()), *g.c.family));
     TRY(weights_match(w, g.c, {weights_state(g)}, w.location(dir)));

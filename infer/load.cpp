@@ -65,8 +65,9 @@ Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOption
 }
 // Allocates the model and reads its weights. pack: uses the CPU's packed layout
 // (layers/quant/packed.h), in the formats of the file, of --quantize or of --dtype.
-Status load_weights(LoadedModel& m, const ModelSource& found, const ModelOptions& model_options, const Config& config,
-                    Plan plan, bool pack, bool as_trained, const std::string& dtype) {
+Status load_weights(LoadedModel& m, const ModelSource& found, const std::vector<AdapterFiles>& adapters,
+                    const ModelOptions& model_options, const Config& config, Plan plan, bool pack, bool as_trained,
+                    const std::string& dtype) {
     if (pack) {
         plan.stored = TRY(wanted_formats(found, model_options, config, dtype));
         // Packed weights change the order of sums. With `as_trained`, fp32 models stay unpacked, so
@@ -77,6 +78,7 @@ Status load_weights(LoadedModel& m, const ModelSource& found, const ModelOptions
     TRY(open_trace(model_options.trace, m.model, m.trace));
     TRY(m.model->allocate(config, plan));
     TRY(checkpoint_weights(found, *m.model, true));
+    TRY(load_adapters(*m.model, adapters));
     if (pack)
         m.device = formatted("%s, weights %s, %s", m.model->op.name, m.model->store.packed.formats().c_str(),
                              counted(cpu_threads(), "thread").c_str());
@@ -96,6 +98,12 @@ std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options,
                     .choices = types,
                     .excludes = {"--dtype"}});
     return rows;
+}
+Flag adapter_flag(ModelOptions& model_options) {
+    return {.name = "--adapter",
+            .to = &model_options.adapters,
+            .help = "directories of low-rank adapters (PEFT), such as a run's with --lora-rank; DIR=0.5 adds half "
+                    "of it"};
 }
 int longest_context(const ModelOptions& model_options, const Config& c) {
     return model_options.context_extension.context ? std::min(model_options.context_extension.context, c.T) : c.T;
@@ -131,7 +139,12 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     auto load = [&](const ModelSource& found) -> Status {
         TRY(checkpoint_verify_headers(found));
         const std::string& dir = m.path = found.path;
-        Config config = TRY(checkpoint_config(found));
+        // `found` may be a run's adapters, whose base has the other weights.
+        const ModelSource base = TRY(base_of(found));
+        Config config = TRY(checkpoint_config(base));
+        std::vector<AdapterFiles> adapters = TRY(open_adapters(model_options.adapters));
+        if (is_adapter(found.path)) adapters.insert(adapters.begin(), TRY(adapter_open(found.path)));
+        TRY(add_adapters(&config, adapters));
         TRY(extend_context(&config, model_options.context_extension));
         if (access((dir + "/state.json").c_str(), F_OK) == 0) {
             state = TRY(checkpoint_state(dir));
@@ -164,7 +177,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         const bool pack = !opened.gpu && size.mode == RunMode::infer && !size.flat;
         const Plan plan = {
             .mode = size.mode, .B = size.B, .S = std::min(size.S, config.T), .optimizer = nullptr, .spans = size.spans};
-        const Status s = load_weights(m, found, model_options, config, plan, pack, as_trained, device.dtype);
+        const Status s = load_weights(m, base, adapters, model_options, config, plan, pack, as_trained, device.dtype);
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };

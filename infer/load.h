@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/adapter_files.h"
 #include "data/loader.h"
 #include "infer/decode/generate.h"
 #include "infer/model_defaults.h"
@@ -25,6 +25,7 @@ struct ModelOptions {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them
     std::string quantize = "none", trace = {};
     ContextExtension context_extension = {};
+    std::vector<std::string> adapters = {};    // directories, each with =WEIGHT or without
 };
 struct Capacity {
     int B, S;
@@ -36,6 +37,7 @@ inline int saturating_rows(bool gpu) { return gpu ? 8192 : 512; }    // tokens p
 
 std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options,
                                   const char* auto_dtype);    // options for device and model, with --quantize
+Flag adapter_flag(ModelOptions& model_options);
 // Longest sequence: --context if given, else the model's context.
 int longest_context(const ModelOptions& model_options, const Config& c);
 // Sequence length for --seq-len, where 0 means that the option was not given.

@@ -1,9 +1,12 @@
 // adapter.cpp - see adapter.h.
 #include "model/adapter.h"
+#include "gpt.h"
 
 #include <algorithm>
 #include <set>
 #include <sstream>
+
+#include "model/weights.h"
 
 namespace {
 constexpr const char* PRODUCT_NAMES[] = {"qkv", "proj", "fc", "fc2"};
@@ -67,4 +70,44 @@ Result<Adapter> adapter_for(const Config& c, int rank, const std::string& target
                         name.c_str(), join({known.begin(), known.end()}, ", ").c_str());
     if (!to.any()) return fail(Exit::usage, "--lora-targets: expected at least one matrix");
     return to;
+}
+
+// ---- adapters in the model's passes -------------------------------------------------------------
+
+// Channels of a product's input.
+static int input_width(const Config& c, Adapter::Product which, int l) {
+    return which == Adapter::proj ? c.attention_width() : which == Adapter::fc2 ? c.ffn_width(l) : c.C;
+}
+ProductWeights Gpt::product(Adapter::Product which, int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Parameter* const weights[][2] = {{p.qkvw, p.qkvb}, {p.projw, p.projb}, {p.fcw, p.fcb}, {p.fc2w, p.fc2b}};
+    ProductWeights to = {weights[which][0], weights[which][1]};
+    if (!p.low_a(which)) return to;
+    Input* low = a[size_t(l)].low(which);
+    to.adapter = {.a = p.low_a(which),
+                  .b = p.low_b(which),
+                  .R = c.adapter.rank(which),
+                  .scale = c.adapter.scale,
+                  .blocks = low_blocks[which],
+                  .low = low,
+                  .low_sum = op.has_input_type() ? low_sum : reinterpret_cast<Activation*>(low),
+                  .low_gradient = low_gradient,
+                  .wide = wide,
+                  .dropped = dropped};
+    // Dropout of adapters' inputs has sites behind all others.
+    if (pass.training && c.adapter.dropout > 0)
+        to.adapter.dropout = site_dropout(c.adapter.dropout, 3 * c.L + 1 + Adapter::PRODUCTS * l + which,
+                                          pass.first_sequence * pass.S * input_width(c, which, l));
+    return to;
+}
+ProductGradients Gpt::gradients(Adapter::Product which, int l) const {
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    Gradient* const of[][2] = {{d.qkvw, d.qkvb}, {d.projw, d.projb}, {d.fcw, d.fcb}, {d.fc2w, d.fc2b}};
+    return {store.into(of[which][0]), of[which][1], store.into(d.low_a(which)), store.into(d.low_b(which))};
+}
+int Gpt::lowest_trained_block() const {
+    if (dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb) return -1;
+    int l = 0;
+    while (l < c.L && !store.buckets[size_t(1 + l)].size) l++;
+    return l;
 }

@@ -30,8 +30,8 @@ enum class MaskKind { causal, prefix, all };
 // Scaling of RoPE's frequencies for longer contexts; sources: model/position_tables.h.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
-// Low-rank adapters (LoRA, Hu et al. 2021). The matrix w (OC,C) of a block's product acts as w +
-// scale * b a, with a (R,C) and b (OC,R). A file may hold w in pieces, such as query, key and value.
+// Low-rank adapters (LoRA, Hu et al. 2021). The matrix w (OC,C) of a block's product acts as
+// w + scale * b a, with a (R,C), b (OC,R). A file may hold w in pieces, such as query, key and value.
 // Each piece then has an adapter of its own: `ranks` rows of a, and as many columns of b, which are
 // zero outside of the piece's rows.
 struct Adapter {
@@ -39,7 +39,8 @@ struct Adapter {
     static constexpr int PIECES = 3;
     int ranks[PRODUCTS][PIECES] = {};    // 0: no adapter
     float scale = 1;                     // alpha / rank or, rank-stabilised, alpha / sqrt(rank)
-    float dropout = 0;                   // of the product's input, in training
+    float dropout = 0;                   // dropout of the product's input, in training
+    std::string base = {};               // path of the model to which it belongs
     int rank(Product p) const { return ranks[p][0] + ranks[p][1] + ranks[p][2]; }    // R
     int widest() const { return std::max({rank(qkv), rank(proj), rank(fc), rank(fc2)}); }
     bool any() const { return widest() > 0; }

@@ -8,7 +8,8 @@
 #include "layers/quant/quant.h"
 
 namespace {
-bool is_matrix(const Tensor& t) { return !t.vector && t.name != "wpe" && t.name != "relw"; }
+// An adapter's matrices are small and may be trained: products read them as rows of floats.
+bool is_matrix(const Tensor& t) { return !t.vector && !t.adapter && t.name != "wpe" && t.name != "relw"; }
 
 // Joins consecutive rows of one format to one part. Rows of different experts are in different
 // parts, because a panel (a group of interleaved rows: layers/quant/packed.h) must not span two
@@ -43,23 +44,27 @@ bool all_fp32(const std::vector<Tensor>& tensors, const WeightFormats& stored) {
 }
 
 void PackedWeights::lay_out(const std::vector<Tensor>& tensors, const WeightFormats& stored, int64_t positions,
-                            int64_t C) {
+                            int64_t C, bool train) {
+    trains = train;
     entries.clear();
     bytes = 0;
     beside_numbers = positions * C;
     for (const Tensor& t : tensors) {
         entries.push_back(std::make_unique<Entry>(Entry{t}));
         Entry& e = *entries.back();
+        CHECK(t.frozen || !train || !is_matrix(t), "%s is packed, and so cannot be trained", t.name.c_str());
         if (is_matrix(t)) e.parts = parts_of(t, stored);
-        else bytes += round_up(4 * t.size(), 64);
+        else if (t.frozen || !train) bytes += round_up(4 * t.size(), 64);
         for (const PackedPart& p : e.parts) bytes += round_up(part_bytes(p.format, p.rows, t.cols), 64);
     }
     bytes += 4 * beside_numbers;
+    std::ranges::sort(entries, {}, [](const auto& e) { return e->tensor.offset; });
 }
-void PackedWeights::assign(char* memory) {
+void PackedWeights::assign(char* memory, float* trained) {
     auto take = [&](int64_t size) { return std::exchange(memory, memory + round_up(size, 64)); };
     for (auto& e : entries) {
-        if (e->parts.empty()) e->weight.floats = reinterpret_cast<float*>(take(4 * e->tensor.size()));
+        if (trains && !e->tensor.frozen) e->weight.floats = trained + e->tensor.offset;
+        else if (e->parts.empty()) e->weight.floats = reinterpret_cast<float*>(take(4 * e->tensor.size()));
         for (PackedPart& p : e->parts) p.data = take(part_bytes(p.format, p.rows, e->tensor.cols));
         e->weight.parts = e->parts.data();
         e->weight.count = int(e->parts.size());

@@ -21,9 +21,11 @@ class PackedWeights {
   public:
     int64_t bytes = 0;
 
-    // Lays out these tensors and, if positions > 0, a computed position table (positions,C).
-    void lay_out(const std::vector<Tensor>& tensors, const WeightFormats& stored, int64_t positions, int64_t C);
-    void assign(char* memory);    // memory: `bytes`, zeroed
+    // Lays out these tensors and, if positions > 0, a computed position table (positions,C). train:
+    // tensors that are not frozen lie elsewhere, in the buffer that `assign` gets.
+    void lay_out(const std::vector<Tensor>& tensors, const WeightFormats& stored, int64_t positions, int64_t C,
+                 bool train = false);
+    void assign(char* memory, float* trained = nullptr);    // memory: `bytes`, zeroed
     bool any() const { return !entries.empty(); }
     Parameter* at(int64_t offset) { return parameter(entry(offset).weight); }
     // Position embeddings from row `first` on: rows of wpe or of the computed table. Null: neither
@@ -56,6 +58,7 @@ class PackedWeights {
     std::vector<std::unique_ptr<Entry>> entries;    // by offset
     PackedWeight beside = {}, positions_from_first = {};
     int64_t beside_numbers = 0;
+    bool trains = false;    // trained tensors lie elsewhere
     int in_file = 0;    // number of matrices that use mapped files
 
     Entry& entry(int64_t offset) const;

@@ -60,7 +60,8 @@ struct ParamStore {
     Parameter* params = nullptr;             // (flat + frozen): read by the passes
     Gradient* grads = nullptr;               // (flat), with zero 2 (flat / ranks)
     Gradient* work[3] = {};                  // zero 2: one bucket each; see work_buffer
-    float* master = nullptr;                 // (flat), with zero (flat / ranks). null: none
+    float* master = nullptr;                 // (flat), with zero (flat / ranks); null: none. Beside packed
+                                             // weights the only copy of what is trained
     const Optimizer* optimizer = nullptr;    // null: no updates
     std::vector<char*> states;               // by Optimizer::states, each (state_elements)
     std::vector<BlockMatrix> matrices;       // if the optimizer transforms matrices

@@ -9,6 +9,7 @@ Command eval_command();                     // infer.cpp
 Command tokenize_command();                 // data/tokenize.cpp
 Command train_tokenizer_command();          // data/tokenize.cpp
 Command convert_command();                  // tools/convert.cpp
+Command merge_command();                    // tools/convert.cpp
 Command prune_command();                    // tools/heads/prune.cpp
 Command info_command();                     // tools/info.cpp
 Command bench_command();                    // tools/bench/bench.cpp
@@ -17,7 +18,7 @@ Command plot_command();                     // tools/plot.cpp
 Command inspect_command();                  // tools/heads/inspect.cpp
 inline std::vector<Command> commands() {    // in the order of --help
     return {train_command(),    sample_command(),          chat_command(),    eval_command(),
-            tokenize_command(), train_tokenizer_command(), convert_command(), prune_command(),
-            info_command(),     inspect_command(),         plot_command(),    bench_command(),
-            selftest_command()};
+            tokenize_command(), train_tokenizer_command(), convert_command(), merge_command(),
+            prune_command(),    info_command(),            inspect_command(), plot_command(),
+            bench_command(),    selftest_command()};
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/console.h"
+#include "checkpoint/adapter_files.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/model_card.h"
@@ -15,6 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 struct Options {
     std::string model, out, type = "f32", checkpoint = "last";
+    std::vector<std::string> adapters = {};    // merged into the weights
     bool overwrite = false;
 };
 
@@ -85,7 +87,8 @@ Status convert(Options o) {
     if (const std::string lost = to_gguf ? beyond_gguf(tokenizer) : ""; !lost.empty())
         Progress().note(escape_control("note: GGUF has no place for this: " + lost));
     cpu_set_threads(0);
-    const WeightsReader weights = TRY(weights_reader(from, config));
+    WeightsReader weights = TRY(weights_reader(from, config));
+    if (!o.adapters.empty()) weights = TRY(merged_reader(weights, TRY(open_adapters(o.adapters))));
     const ModelCard card = checkpoint_card(from);
     const Overwrite overwrite = o.overwrite ? Overwrite::yes : Overwrite::no;
     if (!to_gguf) return checkpoint_export(o.out, weights, tokenizer, generation, card_readme(card), overwrite);
@@ -99,33 +102,47 @@ Status convert(Options o) {
 }
 }    // namespace
 
-Command convert_command() {
+// convert, or with `adapter` merge, which has one more argument.
+static Command command_of(const char* name, const char* summary, const char* example, bool adapter) {
     auto o = std::make_shared<Options>();
+    auto added = std::make_shared<std::string>();
     std::vector<std::string> types;
     for (const GgufFileType& t : gguf_file_types()) types.push_back(t.name);
-    return {.name = "convert",
-            .summary = "Write a model as a GGUF file or as a Hugging Face directory.",
-            .example = "flatgpt convert runs/a a.gguf --type q8_0",
-            .flags = {{.name = "MODEL",
-                       .to = &o->model,
-                       .help = "a run, a checkpoint, a Hugging Face directory or a GGUF "
-                               "file",
-                       .required = true},
-                      {.name = "OUT",
-                       .to = &o->out,
-                       .help = "a name that ends with .gguf, or a new directory",
-                       .required = true},
-                      {.name = "--type", .to = &o->type, .help = "how a GGUF file stores matrices", .choices = types},
-                      {.name = "--overwrite",
-                       .to = &o->overwrite,
-                       .help = "write OUT even if it is there; a directory, if "
-                               "it holds nothing but such a model"},
-                      {.name = "--checkpoint", .to = &o->checkpoint, .help = "of a run: last, best or a step"}},
+    std::vector<Flag> rows = {
+        {.name = "MODEL",
+         .to = &o->model,
+         .help = "a run, a checkpoint, a Hugging Face directory or a GGUF file",
+         .required = true},
+        {.name = "OUT", .to = &o->out, .help = "a name that ends with .gguf, or a new directory", .required = true},
+        {.name = "--type", .to = &o->type, .help = "how a GGUF file stores matrices", .choices = types},
+        {.name = "--overwrite",
+         .to = &o->overwrite,
+         .help = "write OUT even if it is there; a directory, if it holds nothing but such a model"},
+        {.name = "--checkpoint", .to = &o->checkpoint, .help = "of a run: last, best or a step"}};
+    if (adapter)
+        rows.insert(rows.begin() + 1, {.name = "ADAPTER",
+                                       .to = added.get(),
+                                       .help = "a directory of low-rank adapters (PEFT) or a run with --lora-rank; "
+                                               "DIR=0.5 adds half of it",
+                                       .required = true});
+    return {.name = name,
+            .summary = summary,
+            .example = example,
+            .flags = rows,
             .run =
-                [o] {
+                [o, added] {
+                    if (!added->empty()) o->adapters = {*added};
                     TRY(convert(*o));
                     Progress().note(escape_control("wrote " + o->out));
                     return Status{};
                 },
             .removes_temporaries = true};
+}
+Command convert_command() {
+    return command_of("convert", "Write a model as a GGUF file or as a Hugging Face directory.",
+                      "flatgpt convert runs/a a.gguf --type q8_0", false);
+}
+Command merge_command() {
+    return command_of("merge", "Add low-rank adapters to a model's weights, and write it as convert does.",
+                      "flatgpt merge model adapter merged.gguf --type q8_0", true);
 }

@@ -6,7 +6,9 @@
 #include <map>
 #include <sstream>
 
+#include "checkpoint/adapter_files.h"
 #include "files/gguf.h"
+#include "model/adapter.h"
 #include "model/families/families.h"
 #include "train.h"
 
@@ -162,9 +164,38 @@ Status Trainer::choose_model() {
     if (!length_given) o.seq_len = config.default_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
+    TRY(choose_trained());
     TRY(choose_objective());
     TRY(choose_chat_template());
     return check_overrides(o.shape, config);
+}
+
+Status Trainer::choose_trained() {
+    const bool has_adapters = config.adapter.any();    // those of the checkpoint at the start
+    if (o.lora_rank && start.empty())
+        return fail(Exit::usage, "--lora-rank %d: adapters change a model that is there; give it by --from",
+                    o.lora_rank);
+    if (o.lora_rank) {
+        Adapter wanted = TRY(adapter_for(config, o.lora_rank, o.lora_targets));
+        const double rank = o.lora_rank, alpha = o.lora_alpha > 0 ? o.lora_alpha : 2 * rank;
+        wanted.scale = float(alpha / (o.lora_rank_stabilised ? std::sqrt(rank) : rank));
+        wanted.base = has_adapters ? config.adapter.base : std::filesystem::absolute(start).string();
+        wanted.dropout = config.adapter.dropout;
+        if (has_adapters ? wanted != config.adapter : resuming)
+            return fail(Exit::usage, "%s has %s; leave out the options --lora-...", start.c_str(),
+                        has_adapters ? "adapters of another rank, alpha or other targets" : "no adapters");
+        config.adapter = wanted;
+    }
+    config.adapter.dropout = float(o.lora_dropout);
+    std::istringstream patterns(o.train_only);
+    for (std::string pattern; std::getline(patterns, pattern, ',');) config.trained.push_back(pattern);
+    if (!config.trained.empty() && config.adapter.any())
+        return fail(Exit::usage, "--train-only: %s has adapters, which alone are trained; merge them first",
+                    start.c_str());
+    if (resuming && !TRY(as_before("train-only")))
+        return fail(Exit::usage, "--train-only: %s was trained with another value; another --out, with --from, may have it",
+                    start.c_str());
+    return check_trained(config);
 }
 
 Status Trainer::choose_objective() {
@@ -276,7 +307,9 @@ Status Trainer::load() {
     const int64_t before = ours ? TRY(checkpoint_state(start)).documents : -1;
     if (before < 0) state.documents = -1;
     else if (state.documents >= 0) state.documents += before;
-    return start_vocabulary && start_vocabulary != config.V ? load_resized() : checkpoint_weights(start, *device.model);
+    TRY(start_vocabulary && start_vocabulary != config.V ? load_resized() : checkpoint_weights(start, *device.model));
+    if (config.adapter.any() && !is_adapter(start)) device.model->store.init(config, uint64_t(o.seed), true);
+    return {};
 }
 
 // Embeddings of tokens that the checkpoint lacks start as the mean of its rows, to be as likely as

@@ -32,6 +32,10 @@ struct TrainOptions {
     double dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool init = false, resize_vocab = false;
+    std::string train_only, lora_targets = "all";
+    int lora_rank = 0;
+    double lora_alpha = 0, lora_dropout = 0;
+    bool lora_rank_stabilised = false;
     std::string objective = "auto";
     bool documents = false;
     double mask_fraction = Objective{}.fraction;
@@ -130,6 +134,7 @@ struct Trainer {
     Status extend_context();    // applies --context to an existing model
     Result<Config> named_model(bool there, ModelSource& base);
     Status choose_model();    // sets config and tokenizer
+    Status choose_trained();    // everything, adapters or some tensors
     Status choose_tokenizer(const ModelSource& base);
     Status choose_objective();    // also finds the mask token
     Status load();                // loads weights: resumed, --from, or random

@@ -47,6 +47,7 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     }
     static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
                                int OC, Precision precision) {
+        if (!w->count) return own().linear_forward(y, x, w->floats, floats(b), residual, N, C, OC, precision);
         PackedProduct p = product(y, x, w, N, C, OC);
         p.b = floats(b);
         p.residual = residual;
@@ -65,8 +66,44 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
         kernels().packed_experts(product(y, x, w, N, C, OC), routes, r);
     }
+    // Training beside frozen packed weights (QLoRA): only adapters, which are floats, have gradients.
+    static void linear_backward(float* dx, GradTarget<float> dw, float* db, const float* dy, const float* x, const P* w,
+                                int N, int C, int OC, Precision) {
+        if (!w->count) return own().linear_backward(dx, dw, db, dy, x, w->floats, N, C, OC, {});
+        CHECK(!dw.p && !db, "packed weights have no gradient");
+        if (dx) kernels().packed_gradient(product(dx, dy, w, N, C, OC), 0);
+    }
+    static void experts_backward(float* dx, GradTarget<float> dw, const float* dy, const float*, const P* w,
+                                 Routes routes, Router r, int, int C, int OC) {
+        CHECK(!dw.p, "packed weights have no gradient");
+        for (int e = 0; e < r.E; e++) {
+            const int64_t from = routes.offsets[e];
+            const int rows = routes.offsets[e + 1] - routes.offsets[e];
+            if (rows) kernels().packed_gradient(product(dx + from * C, dy + from * OC, w, rows, C, OC), int64_t(e) * OC);
+        }
+    }
+    static void norm_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w,
+                              const float* mean, const float* rstd, Norm norm, int N, int C) {
+        own().norm_backward(dx, dw, db, dy, x, floats(w), mean, rstd, norm, N, C);
+    }
+    static void rope_backward(float* d, float* dqw, float* dkw, const float* x, const P* qw, const P* kw,
+                              const float* cos_sin, const float* rstd, int B, int S, Heads h, QkNormRope t) {
+        own().rope_backward(d, dqw, dkw, x, floats(qw), floats(kw), cos_sin, rstd, B, S, h, t);
+    }
+    // The adapters are fp32, and their only copy is the master.
+    static void adamw(P*, float* master, float* m, float* v, const float* dw, const uint8_t* decays, int64_t n,
+                      const Step* step, OptimizerParams a, uint64_t seed) {
+        own().adamw(master, nullptr, m, v, dw, decays, n, step, a, seed);
+    }
+    static int64_t gradient_scratch(const CallSizes& call) {
+        return std::max(own().scratch_bytes(call),
+                        cpu_scratch_size(kernels().packed_gradient_scratch(call.rows, call.in, call.out)));
+    }
     static int64_t scratch_bytes(const CallSizes& call) {
         switch (call.operation) {
+            case Operation::linear_backward:
+            case Operation::lm_head_backward:
+            case Operation::experts_backward: return gradient_scratch(call);
             case Operation::linear_forward:
             case Operation::linear_gelu_forward:
             case Operation::experts_forward: return cpu_scratch_size(kernels().packed_scratch(call, tiles));
@@ -98,6 +135,11 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         ops.linear_forward = Of::linear_forward;
         ops.linear_gelu_forward = Of::linear_gelu_forward;
         ops.experts_forward = Of::experts_forward;
+        ops.linear_backward = ops.lm_head_backward = Of::linear_backward;
+        ops.experts_backward = Of::experts_backward;
+        ops.norm_backward = Of::norm_backward;
+        ops.rope_backward = Of::rope_backward;
+        ops.adamw = Of::adamw;
         ops.scratch_bytes = Of::scratch_bytes;
         return ops;
     }();

@@ -1,0 +1,45 @@
+// adapter_files.h - low-rank adapters in PEFT's format: a directory with adapter_config.json and
+// adapter_model.safetensors, which hold the adapters of one base model.
+//
+// A run with --lora-rank writes such directories as its checkpoints. The base model itself is not
+// copied: adapter_config.json has its path.
+#pragma once
+#include "checkpoint/checkpoint.h"
+#include "model/adapter.h"
+
+// Matrices a (rank,C) and b (rows,rank) of one matrix in the base's files, and the factor of b a.
+struct AdapterModule {
+    std::string name;    // as in the base's files, without ".weight" and the family's prefix
+    TensorEntry a, b;
+    double scale;
+};
+struct AdapterFiles {
+    std::string dir;
+    std::string base;    // path of the base model, or its name on the Hub; "": not recorded
+    double dropout = 0;
+    double weight = 1;    // further factor, from --adapter DIR=WEIGHT
+    std::shared_ptr<const SafetensorsFile> file = {};
+    std::vector<AdapterModule> modules = {};
+};
+bool is_adapter(const std::string& path);    // a directory with adapter_config.json
+// Reads both files' headers. Exit 3: another kind of adapter, or one that changes more than the
+// matrices of blocks; names the field or the tensor.
+Result<AdapterFiles> adapter_open(const std::string& dir);
+// Opens directories of adapters, or the newest checkpoints of runs, each given as DIR or DIR=WEIGHT.
+// Exit 2: a weight is no number; 3: as adapter_open.
+Result<std::vector<AdapterFiles>> open_adapters(const std::vector<std::string>& named);
+// The base model of an adapter's directory, or m itself if it is no adapter. Exit 3: the base is not
+// there.
+Result<ModelSource> base_of(const ModelSource& m);
+
+// Gives c the adapters in all these directories, which together act as one. Exit 3: a module is no
+// matrix of the model, or has another shape.
+Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters);
+// Loads them into a model with that configuration. Exit 3, 4.
+Status load_adapters(Model& g, const std::vector<AdapterFiles>& adapters);
+// Returns a reader of the base's weights with the adapters added to them.
+Result<WeightsReader> merged_reader(WeightsReader base, const std::vector<AdapterFiles>& adapters);
+
+// For writing: the tensors of adapter_model.safetensors, and the text of adapter_config.json.
+std::vector<TensorSource> adapter_sources(const Model& g);
+std::string adapter_config_json(const Config& c);
