@@ -56,7 +56,8 @@ Result<AdapterConfig> parse_config(const std::string& text, const std::string& n
     if (!j.contains("peft_type")) return fail(Exit::input, "%s: peft_type: it is not there", name.c_str());
     const nlohmann::json init = j.value("init_lora_weights", nlohmann::json(true));
     if (init.is_string() && init != "gaussian" && init != "orthogonal")
-        return fail(Exit::input, "%s: init_lora_weights: %s changes the base model; convert the adapter with PEFT first",
+        return fail(Exit::input,
+                    "%s: init_lora_weights: %s changes the base model; convert the adapter with PEFT first",
                     name.c_str(), init.dump().c_str());
     const JsonFields fields = {j, name};
     AdapterConfig c;
@@ -171,8 +172,9 @@ Result<AdapterFiles> adapter_open(const std::string& dir) {
         const std::string_view n = e.name;
         const bool a = n.ends_with(A), prefixed = n.starts_with(PREFIX);
         if (!prefixed || (!a && !n.ends_with(B)) || e.shape.size() != 2)
-            return fail(Exit::input, "%s: tensor \"%s\": expected matrices named %sMODULE%s and %s", to.file->path().c_str(),
-                        e.name.c_str(), std::string(PREFIX).c_str(), std::string(A).c_str(), std::string(B).c_str());
+            return fail(Exit::input, "%s: tensor \"%s\": expected matrices named %sMODULE%s and %s",
+                        to.file->path().c_str(), e.name.c_str(), std::string(PREFIX).c_str(), std::string(A).c_str(),
+                        std::string(B).c_str());
         halves[a ? 0 : 1][e.name.substr(PREFIX.size(), n.size() - PREFIX.size() - (a ? A : B).size())] = &e;
     }
     for (const auto& [module, a] : halves[0]) {
@@ -216,7 +218,8 @@ Result<ModelSource> base_of(const ModelSource& m) {
                     "%s%s: base_model_name_or_path: \"%s\" is not there; give the base model itself, and "
                     "--adapter %s",
                     m.path.c_str(), CONFIG, adapter.base.c_str(), m.path.c_str());
-    const ModelSource base = TRY(checkpoint_find(adapter.base, nullptr, "last", [](const ModelSource& s) { return s.opened; }));
+    const ModelSource base =
+        TRY(checkpoint_find(adapter.base, nullptr, "last", [](const ModelSource& s) { return s.opened; }));
     if (!base.gguf && is_adapter(base.path))
         return fail(Exit::input, "%s: its base model %s is an adapter, too; merge that one first", m.path.c_str(),
                     base.path.c_str());
@@ -239,7 +242,8 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
                 const auto t = std::ranges::find(tensors, low.substr(0, low.size() - 2) + "w", &Tensor::name);
                 const int64_t in = module->a.shape[1], out = module->b.shape[0];
                 if (in != t->cols || out != m.rows)
-                    return fail(Exit::input, "%s: %s: an adapter of a matrix of %lld x %lld; the model's has %lld x %lld",
+                    return fail(Exit::input,
+                                "%s: %s: an adapter of a matrix of %lld x %lld; the model's has %lld x %lld",
                                 from.file->path().c_str(), module->name.c_str(), (long long)out, (long long)in,
                                 (long long)m.rows, (long long)t->cols);
                 int& rank = ranks[m.product][m.piece];
@@ -247,8 +251,8 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
             }
         for (const AdapterModule& m : from.modules)
             if (!used.contains(m.name))
-                return fail(Exit::input, "%s: %s: the model has no such matrix in its blocks", from.file->path().c_str(),
-                            m.name.c_str());
+                return fail(Exit::input, "%s: %s: the model has no such matrix in its blocks",
+                            from.file->path().c_str(), m.name.c_str());
         for (int p = 0; p < Adapter::PRODUCTS; p++)
             for (int i = 0; i < Adapter::PIECES; i++) c->adapter.ranks[p][i] += ranks[p][i];
     }
@@ -338,11 +342,10 @@ std::string adapter_config_json(const Config& c) {
             if (m.rank) modules.insert(m.module.substr(m.module.rfind('.') + 1)), rank = std::max(rank, m.rank);
     for (const Family::Name& n : c.family->names) transposed |= n.layout == FileLayout::transposed;
     return Json::object("peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", c.adapter.base, "r",
-                        rank, "lora_alpha", double(c.adapter.scale) * rank, "lora_dropout",
-                        double(c.adapter.dropout), "target_modules",
-                        Json::list(std::vector<std::string>(modules.begin(), modules.end())), "bias", "none",
-                        "fan_in_fan_out", transposed, "inference_mode", true, "init_lora_weights", true, "use_rslora",
-                        false, "use_dora", false, "modules_to_save", nullptr)
+                        rank, "lora_alpha", double(c.adapter.scale) * rank, "lora_dropout", double(c.adapter.dropout),
+                        "target_modules", Json::list(std::vector<std::string>(modules.begin(), modules.end())), "bias",
+                        "none", "fan_in_fan_out", transposed, "inference_mode", true, "init_lora_weights", true,
+                        "use_rslora", false, "use_dora", false, "modules_to_save", nullptr)
                .text(2) +
            "\n";
 }

@@ -24,6 +24,7 @@ struct GgufFileType {
     bool mixed;        // some attn_v and ffn_down get more bits: Q4_K_M
 };
 const std::vector<GgufFileType>& gguf_file_types();
+std::vector<std::string> quantize_types();    // values of --quantize: none, and names of types in blocks
 const GgufFileType* find_gguf_file_type(const std::string& name);    // null: unknown name
 
 // Derives the model's Config from the file. Exit 3: the model is not supported, because of its

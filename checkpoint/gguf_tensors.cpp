@@ -280,6 +280,12 @@ const std::vector<GgufFileType>& gguf_file_types() {
     };
     return types;
 }
+std::vector<std::string> quantize_types() {
+    std::vector<std::string> types = {"none"};
+    for (const GgufFileType& t : gguf_file_types())
+        if (t.name[0] == 'q') types.push_back(t.name);
+    return types;
+}
 const GgufFileType* find_gguf_file_type(const std::string& name) {
     for (const GgufFileType& t : gguf_file_types())
         if (name == t.name) return &t;

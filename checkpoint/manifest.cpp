@@ -45,8 +45,9 @@ Result<std::vector<FileChecksum>> manifest_parse(const std::string& text, const 
     auto listed = [&](const char* name) {
         return std::any_of(sums.begin(), sums.end(), [&](const FileChecksum& s) { return s.name == name; });
     };
+    const bool weights = listed("model.safetensors.index.json") || listed("adapter_model.safetensors");
     for (const char* needed : {"model.safetensors", "config.json", "state.json"})
-        if (!listed(needed) && !(needed[0] == 'm' && listed("model.safetensors.index.json")))
+        if (!listed(needed) && !(needed[0] == 'm' && weights))
             return fail(Exit::input, "%s: it does not list %s", path.c_str(), needed);
     return sums;
 }

@@ -87,23 +87,21 @@ Status load_weights(LoadedModel& m, const ModelSource& found, const std::vector<
 }    // namespace
 
 std::vector<Flag> inference_flags(DeviceOptions& o, ModelOptions& model_options, const char* auto_dtype) {
-    std::vector<std::string> types = {"none"};
-    for (const GgufFileType& t : gguf_file_types())
-        if (t.name[0] == 'q') types.push_back(t.name);
     std::vector<Flag> rows = device_flags(o, auto_dtype);
     rows.push_back({.name = "--quantize",
                     .to = &model_options.quantize,
                     .help = "on a CPU: weights in fewer bits, the types "
                             "of convert; none: as --dtype says",
-                    .choices = types,
+                    .choices = quantize_types(),
                     .excludes = {"--dtype"}});
     return rows;
 }
 Flag adapter_flag(ModelOptions& model_options) {
     return {.name = "--adapter",
             .to = &model_options.adapters,
-            .help = "directories of low-rank adapters (PEFT), such as a run's with --lora-rank; DIR=0.5 adds half "
-                    "of it"};
+            .help =
+                "directories of low-rank adapters (PEFT), such as a run's with --lora-rank; DIR=0.5 adds half "
+                "of it"};
 }
 int longest_context(const ModelOptions& model_options, const Config& c) {
     return model_options.context_extension.context ? std::min(model_options.context_extension.context, c.T) : c.T;

@@ -44,6 +44,13 @@ inline const Input* adapter_input(const Table& op, const Input* x, const LowRank
 inline Precision adapter_precision(Precision of_product) {
     return of_product == Precision::fp8 ? Precision::prefill : of_product;
 }
+// Computes low, which the second matrix is applied to.
+inline void adapter_low(const Table& op, const Input* x, const LowRank& l, int N, int C, Precision precision) {
+    const int64_t n = int64_t(N) * l.R;
+    op.linear_forward(l.low_sum, adapter_input(op, x, l, N, C), l.a, nullptr, nullptr, N, C, l.R, precision);
+    op.add_scaled(l.low_sum, nullptr, l.low_sum, l.scale, n, {});
+    op.round_inputs(l.low, l.low_sum, n);
+}
 // y = x w^T + b + residual + the adapter's addend.    x (N,C)  y (N,OC)
 // residual (N,OC) or null. The adapter's addend comes first, as a residual of the product.
 inline void adapted_linear(const Table& op, Activation* y, const Input* x, const ProductWeights& p,
@@ -51,10 +58,7 @@ inline void adapted_linear(const Table& op, Activation* y, const Input* x, const
     const LowRank& l = p.adapter;
     if (l) {
         const Precision small = adapter_precision(precision);
-        const int64_t n = int64_t(N) * l.R;
-        op.linear_forward(l.low_sum, adapter_input(op, x, l, N, C), l.a, nullptr, nullptr, N, C, l.R, small);
-        op.add_scaled(l.low_sum, nullptr, l.low_sum, l.scale, n, {});
-        op.round_inputs(l.low, l.low_sum, n);
+        adapter_low(op, x, l, N, C, small);
         op.linear_forward(l.wide, l.low, l.b, nullptr, residual, N, l.R, OC, small);
         residual = l.wide;
     }
@@ -244,8 +248,9 @@ struct Branch {
     bool has_norm() const { return norm.kind == NormStep::Kind::norm; }
 };
 // Computes `out`, the residual stream after the branch, from x, the stream before it (formula:
-// Branch). Does nothing if `out` is null.
+// Branch). If `out` is null, computes only what the product's backward pass reads.
 inline void branch_add(const Table& op, Activation* out, const Activation* x, const Branch& b, int N, int C) {
+    if (!out && b.p.adapter) adapter_low(op, b.in, b.p.adapter, N, b.width, adapter_precision(b.precision));
     if (!out) return;
     Activation* product = b.has_norm() ? b.product : out;
     const bool norm_first = b.has_norm() && !b.norm_of_sum;

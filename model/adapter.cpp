@@ -33,6 +33,17 @@ std::vector<AdaptedMatrix> adapted_matrices(const Config& c, int block) {
     return all;
 }
 
+int64_t trained_parameters(const Config& c) {
+    int64_t n = 0;
+    const std::vector<Tensor> tensors = config_tensors(c);
+    for (const Tensor& t : tensors) n += t.frozen || t.adapter ? 0 : t.file_rows * t.cols;
+    for (int l = 0; l < c.L && c.adapter.any(); l++)
+        for (const AdaptedMatrix& m : adapted_matrices(c, l))
+            for (const Tensor& t : tensors)
+                if (t.name == adapter_tensor(m.product, l, 'a')) n += m.rank * (t.cols + m.rows);
+    return n;
+}
+
 RowBlocks adapter_blocks(const Config& c, Adapter::Product product, int block) {
     RowBlocks to;
     for (const AdaptedMatrix& m : adapted_matrices(c, block)) {

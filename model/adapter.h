@@ -13,6 +13,8 @@ struct AdaptedMatrix {
 };
 // The matrices of a block's products. A block of experts alone has no ffn, and so none of its.
 std::vector<AdaptedMatrix> adapted_matrices(const Config& c, int block);
+// Elements that a run with this configuration trains: all, those of the named tensors, or adapters.
+int64_t trained_parameters(const Config& c);
 // Blocks of the matrix b of a product's adapter that are not zero.
 RowBlocks adapter_blocks(const Config& c, Adapter::Product product, int block);
 // Tensor names of a product's adapter: "0.qkv_a", "0.qkv_b".

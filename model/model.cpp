@@ -22,7 +22,7 @@ void HostBuffer::release() {
 }
 
 Model::Model(const Table& table) : Gpt(table, parameters), host_logits(op) {
-    if (op.parameter == Element::packed) return;    // packed parameters: inference only
+    if (op.parameter == Element::packed) return;    // frozen: operations that fuse gradients are missing
     const char* missing = missing_operation(op);
     CHECK(!missing, "%s has no %s", op.name, missing);
     CHECK(!op.linear_gelu_forward == !op.linear_gelu_backward, "%s has one half of linear_gelu", op.name);
@@ -63,9 +63,11 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     at.purpose("parameters");
     if (op.parameter == Element::packed) {
         char* weights = nullptr;
-        store.packed.lay_out(tensors, plan.stored, c.position == Position::sinusoidal ? c.T : 0, c.C);
+        const bool trains = plan.mode == RunMode::train;
+        store.packed.lay_out(tensors, plan.stored, c.position == Position::sinusoidal ? c.T : 0, c.C, trains);
         at.reserve(weights, store.packed.bytes);
-        if (weights) store.packed.assign(weights);
+        if (trains) at.reserve(store.master, store.flat);
+        if (weights) store.packed.assign(weights, store.master);
     } else {
         at.reserve(store.params, store.flat + store.frozen);
     }
@@ -78,7 +80,8 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
 
 Status Model::allocate(const Config& config, const Plan& asked) {
     TRY(config_check(config));
-    CHECK(op.parameter != Element::packed || asked.mode == RunMode::infer, "packed weights are only read");
+    CHECK(op.parameter != Element::packed || asked.mode == RunMode::infer || (config.adapter.any() && !asked.zero),
+          "packed weights are only read");
     CHECK(!arena && asked.B > 0 && asked.S > 0 && asked.S <= config.T, "B=%d S=%d context=%d", asked.B, asked.S,
           config.T);
     // Indices of rows are int, also among the rows of experts, of which each token has

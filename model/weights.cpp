@@ -119,7 +119,7 @@ void ParamStore::update(const Partition& s, const Step* step, const OptimizerPar
     // seed of its own; otherwise all would be rounded with the same random numbers.
     const OptimizerRange range = {.op = op,
                                   .n = s.size,
-                                  .w = op.at(params, s.first),
+                                  .w = params ? op.at(params, s.first) : nullptr,
                                   .master = master ? master + s.local_first : nullptr,
                                   .dw = partition_gradients(s),
                                   .states = states_at(StateSize::parameter, s.local_first),
@@ -187,7 +187,7 @@ ParamStore::Buffer ParamStore::buffer(StateKind part) const {
 
 void ParamStore::read(StateKind part, int64_t offset, int64_t n, float* to) const {
     count_progress();
-    if (packed.any()) return packed.read(offset, n, to);
+    if (packed.any() && part == StateKind::weights) return packed.read(offset, n, to);
     if (is_frozen(part, offset)) return get(to, {params, op.parameter}, offset, n);
     if (sharded(part)) {
         int k = int(buckets.size());
@@ -217,7 +217,7 @@ void ParamStore::put(const Buffer& to, int64_t at, const float* from, int64_t n)
 }
 void ParamStore::write(StateKind part, int64_t offset, int64_t n, const float* from) {
     count_progress();
-    if (packed.any()) return packed.write(offset, n, block_format(BlockType::f32), from);
+    if (packed.any() && part == StateKind::weights) return packed.write(offset, n, block_format(BlockType::f32), from);
     if (part == StateKind::weights) put({params, op.parameter}, offset, from, n);
     if (part == StateKind::weights && (!master || is_frozen(part, offset))) return;
     if (!sharded(part)) return put(buffer(part), offset, from, n);
@@ -267,12 +267,13 @@ void ParamStore::collect_row_state(size_t i) {
 
 uint64_t ParamStore::hash() const {
     await();
-    std::vector<char> host(size_t(op.bytes(params, std::min<int64_t>(flat, 1 << 20))));
-    const int64_t size = op.bytes(params, flat);
+    const char* from = params ? reinterpret_cast<char*>(params) : reinterpret_cast<char*>(master);
+    const int64_t size = params ? op.bytes(params, flat) : op.bytes(master, flat);
+    std::vector<char> host(size_t(std::min<int64_t>(size, 1 << 22)));
     uint64_t h = FNV_OFFSET_BASIS;
     for (int64_t at = 0; at < size; at += int64_t(host.size())) {
         const int64_t bytes = std::min(int64_t(host.size()), size - at);
-        op.download(host.data(), reinterpret_cast<char*>(params) + at, bytes);
+        op.download(host.data(), from + at, bytes);
         h = fnv1a_words(h, host.data(), bytes);
         count_progress();
     }

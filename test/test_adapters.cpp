@@ -82,3 +82,122 @@ TEST_CASE("adapters: the CPU's gradients are the reference's") {
         check_cpu_model(adapted(kind.c), kink ? 8 : 5);
     }
 }
+
+TEST_CASE("adapters: recomputed activations, accumulation and the cache have the same results") {
+    const int B = 2, S = 7;
+    for (const Config& c : {adapted(GROUPED_SPLIT, 0.2f), adapted(TOY)}) {
+        const Posed asked(c, B, S);
+        const auto other = toy_tokens(B * S, c.V, 3);
+        std::vector<float> first;
+        for (const Recompute r : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
+            Model g(cpu_ops<float>());
+            toy_model(g, c, {RunMode::train, B, S, r});
+            train_pass(g, asked.in, asked.out, B, S);
+            add_pass(g, other, asked.out, B, S);
+            update(g, 1e-2f, 0.95f, 0.1f);
+            const std::vector<float> now = flat_part(g, StateKind::weights);
+            if (first.empty()) first = now;
+            CHECK((now == first));
+        }
+        Model g(cpu_ops<float>());
+        toy_model(g, c, {RunMode::infer, B, c.T});
+        generate_toy(g, asked.in, B, S, 3, 1, [&](const KvCache&, auto& cached, auto& whole) {
+            CHECK(relative_error(cached.data(), whole.data(), int64_t(whole.size())) < 1e-5);
+        });
+    }
+}
+
+TEST_CASE("adapters: a step changes what is trained alone, and b stays zero outside of its blocks") {
+    const int B = 2, S = 7;
+    const Config c = adapted(GROUPED_SPLIT);
+    const Posed asked(c, B, S);
+    each_cpu_model([&](auto model, double) {
+        auto g = model();
+        toy_model(*g, c, {RunMode::train, B, S});
+        std::vector<std::vector<float>> before;
+        auto read = [&](const Tensor& t) {
+            std::vector<float> x(size_t(t.size()));
+            g->read(StateKind::weights, t.offset, t.size(), x.data());
+            return x;
+        };
+        for (const Tensor& t : g->tensors) before.push_back(read(t));
+        for (int step = 0; step < 3; step++) {
+            train_pass(*g, asked.in, asked.out, B, S);
+            update(*g, 1e-2f, 0.95f, 0.1f);
+        }
+        for (size_t i = 0; i < g->tensors.size(); i++) {
+            const Tensor& t = g->tensors[i];
+            INFO(t.name);
+            std::vector<float> now = read(t), kept = now;
+            CHECK((now == before[i]) == t.frozen);
+            if (t.adapter) keep_adapter_blocks(c, t, kept);
+            CHECK((kept == now));
+        }
+    });
+}
+
+TEST_CASE("adapters: no gradients and no states for what is frozen, as a dry run tells") {
+    const int B = 2, S = 16;
+    const Config all = {101, 40, 2, 3, 48}, some = adapted(all), one = trained(all, {"1.fc2w"});
+    const Plan plan = {RunMode::train, B, S};
+    auto bytes = [&](const Config& c, const char* purpose) {
+        Model g(cpu_ops<float>());
+        REQUIRE(g.allocate(c, plan).ok());
+        const std::vector<MemoryRow> told = memory_cost(g.op, c, plan).value;
+        int64_t found = -1;
+        for (size_t i = 0; i < g.memory.size(); i++) {
+            CHECK(g.memory[i].bytes == told[i].bytes);
+            if (g.memory[i].purpose == std::string(purpose)) found = g.memory[i].bytes;
+        }
+        REQUIRE(found >= 0);
+        return found;
+    };
+    const int64_t slack = 3 * 64 * 17 + 4096;    // Layout::purpose
+    CHECK(bytes(one, "gradients") < 4 * 48 * 192 + slack);
+    CHECK(bytes(one, "optimizer state") < 8 * 48 * 192 + 48 * 192 / 64 + slack);
+    CHECK(bytes(some, "gradients") < 4 * config_flat_size(some) + slack);
+    CHECK(config_flat_size(some) < config_flat_size(all) / 8);
+    CHECK(bytes(some, "parameters") > bytes(all, "parameters"));
+    // The backward pass of what is trained alone: less than two thirds of the products.
+    const double whole = training_cost(cpu_ops<float>(), all, B, S).products;
+    CHECK(training_cost(cpu_ops<float>(), one, B, S).products < 0.6 * whole);
+    CHECK(training_cost(cpu_ops<float>(), some, B, S).products < 0.85 * whole);
+}
+
+TEST_CASE("adapters: gradients beside packed weights are those beside the same weights in floats") {
+    Config c = {.V = 96, .T = 24, .L = 2, .NH = 4, .C = 256, .F = 512, .NKV = 2, .HS = 64};
+    c = adapted(split_config(c));
+    const int B = 2, S = 20;
+    const Posed asked(c, B, S);
+    for (BlockType type : {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::q8_0, BlockType::q4_0,
+                           BlockType::q4_1, BlockType::q5_0, BlockType::q5_1, BlockType::q4_k, BlockType::q6_k}) {
+        INFO(block_format(type).name);
+        Table table(cpu_packed_ops());
+        table.linear_gelu_forward = nullptr;
+        Model packed(table), floats(cpu_ops<float>());
+        Plan plan = {RunMode::train, B, S};
+        toy_model(floats, c, plan);
+        // With smaller weights, rounding of activations is not amplified from product to product.
+        copy_weights(floats, floats, [](float w) { return 0.3f * w; });
+        plan.stored = [type](const Tensor& t) { return std::vector<FormatRows>{{t.rows, type}}; };
+        REQUIRE(packed.allocate(c, plan).ok());
+        copy_weights(floats, packed);
+        copy_weights(packed, floats);    // rounded to the format
+        const double loss = train_pass(floats, asked.in, asked.out, B, S);
+        const bool exact = type == BlockType::f32 || type == BlockType::f16;
+        CHECK(train_pass(packed, asked.in, asked.out, B, S) == doctest::Approx(loss).epsilon(exact ? 1e-5 : 1e-2));
+        const std::vector<float> got = flat_grads(packed), expected = flat_grads(floats);
+        REQUIRE(got.size() == expected.size());
+        CHECK(norm_error(got, expected) < (exact ? 1e-5 : 3e-2));
+        const uint64_t before = packed.store.hash();
+        update(packed, 1e-2f, 0.95f, 0.1f);
+        CHECK(packed.store.hash() != before);
+        std::vector<float> w(size_t(c.C)), same(w);
+        for (const Tensor& t : packed.tensors)
+            if (t.name == "0.projw") {
+                packed.read(StateKind::weights, t.offset, c.C, w.data());
+                floats.read(StateKind::weights, t.offset, c.C, same.data());
+            }
+        CHECK((w == same));
+    }
+}

@@ -455,3 +455,59 @@ TEST_CASE("packed weights: experts whose rows a file has are packed by their own
         }
     });
 }
+
+namespace {
+// dx = dy times rows [from, from + OC) of m, against sums in double.
+void check_gradient(const Matrix& m, int N, int64_t from, int OC, const PackedWeight& weight) {
+    CAPTURE(m.cols);
+    CAPTURE(OC);
+    CAPTURE(N);
+    const int C = int(m.cols);
+    const std::vector<float> dy = normal(int64_t(N) * OC, 6);
+    each_way(C, [&](const Way& way) {
+        if (way.vnni || way.prompt) return;
+        std::vector<float> first;
+        const int threads = cpu_threads();
+        for (int n : {threads, 1, 3}) {
+            cpu_set_threads(n);
+            Guarded<float> dx(int64_t(N) * C);
+            way.kernels.packed_gradient(way.product(dx, dy, weight, N, C, OC), from);
+            CHECK(dx.intact());
+            const std::vector<float> now(dx.data(), dx.data() + int64_t(N) * C);
+            if (first.empty()) first = now;
+            CHECK((now == first));
+        }
+        cpu_set_threads(threads);
+        double worst = 0;
+        for (int i = 0; i < N * C; i++) {
+            double sum = 0, size = 0;
+            for (int o = 0; o < OC; o++) {
+                const double a = double(dy[size_t(i / C * OC + o)]) * double(m.numbers[size_t((from + o) * C + i % C)]);
+                sum += a, size += std::fabs(a);
+            }
+            worst = worse(worst, std::fabs(sum - double(first[size_t(i)])) / (size + 1e-3));
+        }
+        CHECK(worst < 2e-6);
+    });
+}
+}    // namespace
+
+TEST_CASE("packed weights: the gradient of a product's input is that of double sums") {
+    for (BlockType format : FORMATS) {
+        INFO(std::string(block_format(format).name));
+        const int unit = block_format(format).numbers;
+        for (int OC : {1, 16, 49, 400, 800}) {
+            const Matrix m(unit == 1 ? 37 : unit, {{OC, format}}, 1);
+            check_gradient(m, OC < 100 ? 3 : 17, 0, OC, m.weight);
+        }
+        const Matrix m(512, {{50, format}}, 2), parts(512, {{30, format}, {20, BlockType::f32}, {33, format}}, 3);
+        for (int N : {1, 8, 67}) check_gradient(m, N, 0, 50, m.weight);
+        check_gradient(parts, 9, 0, 83, parts.weight);
+        check_gradient(parts, 9, 30, 20, parts.weight);    // one expert's rows
+        check_gradient(parts, 5, 50, 33, parts.weight);
+        if (in_blocks(format)) continue;
+        InFile in(m, 100);
+        check_gradient(m, 4, 0, 50, in.weight);
+        in.check_packed(m);
+    }
+}

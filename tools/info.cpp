@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "checkpoint/adapter_files.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/tensor_check.h"
@@ -327,7 +328,14 @@ Status checkpoint_info(const std::string& dir, Rows& rows) {
     if (tokenizer.vocab_size()) rows.push_back({"tokenizer", tokenizer.vocab_size()});
     if (ours) rows.insert(rows.end(), {count_row("step", state.step), count_row("tokens", state.tokens)});
     std::string weights;
-    const std::vector<std::string> files = TRY(checkpoint_tensor_files(dir, "model"));
+    const bool adapter = is_adapter(dir);
+    const std::vector<std::string> files = adapter ? std::vector{dir + "/adapter_model.safetensors"}
+                                                   : TRY(checkpoint_tensor_files(dir, "model"));
+    if (adapter) {
+        rows.push_back(count_row("adapter", trained_parameters(config)));
+        rows.back().text += formatted(" parameters, rank up to %d", config.adapter.widest());
+        rows.push_back({"base", config.adapter.base});
+    }
     for (const std::string& file : files)
         weights += (weights.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
     rows.push_back({"weights", weights});
@@ -407,7 +415,8 @@ Status info_of(const std::string& path, const InfoOptions& o, Rows& rows) {
     const bool there = stat(path.c_str(), &s) == 0;
     if (!there && errno == ENOENT) return checkpoint_find(path, nullptr).status;    // a Hub name gets its hint
     if (!there || !S_ISDIR(s.st_mode)) return file_info(path, o, rows);
-    if (exists(path + "/config.json") || exists(path + "/MANIFEST")) return checkpoint_info(path, rows);
+    if (exists(path + "/config.json") || exists(path + "/MANIFEST") || is_adapter(path))
+        return checkpoint_info(path, rows);
     std::vector<std::string> runs = is_run(path) ? std::vector<std::string>{} : runs_in(path);
     return runs.empty() ? run_info(path, rows) : runs_info(path, runs, rows);
 }

@@ -3,6 +3,7 @@
 
 #include "base/table.h"
 #include "layers/peaks.h"
+#include "model/adapter.h"
 #include "model/cost_table.h"
 #include "train.h"
 
@@ -190,6 +191,9 @@ static void print_run(const Trainer& t) {
 Status Trainer::dry_run() {
     printf("model         %s parameters: %s\n", human_count(double(config_parameters(config))).c_str(),
            config_text(config, config_listed(config)).c_str());
+    if (const int64_t trained = trained_parameters(config); trained < config_parameters(config))
+        printf("trained       %s of them%s\n", human_count(double(trained)).c_str(),
+               config.adapter.any() ? formatted(", in adapters beside %s", config.adapter.base.c_str()).c_str() : "");
     print_run(*this);
     printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
     std::vector<MemoryRow> rows = TRY(memory_cost(device.model->op, config, plan));

@@ -1,6 +1,7 @@
 // flags.cpp - the flags of `flatgpt train`.
 #include <memory>
 
+#include "checkpoint/gguf.h"
 #include "train/gpu_plan.h"
 #include "train.h"
 
@@ -176,6 +177,13 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .help = "matrices with adapters: all of the blocks, attention, or names such as qkv,proj,fc,fc2 or "
                       "q_proj,v_proj",
               .needs = {"--lora-rank"}},
+             {.name = "--quantize",
+              .to = &o.quantize,
+              .help = "on a CPU: the frozen weights in fewer bits (QLoRA), the types of convert; none: as the file "
+                      "has them, or as --dtype says",
+              .choices = quantize_types(),
+              .needs = {"--lora-rank"},
+              .excludes = {"--dtype"}},
              {.name = "--lora-dropout",
               .to = &o.lora_dropout,
               .help = "dropout of the adapters' inputs",

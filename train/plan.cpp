@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "checkpoint/model_card.h"
+#include "model/adapter.h"
 #include "model/families/families.h"
 #include "model/cost_table.h"
 #include "train/gpu_plan.h"
@@ -160,6 +161,7 @@ Status Trainer::set_up() {
                                                    : open_device(o.device, true, ranks.info.local_rank);
     TRY(agreed(opened.status));
     device = std::move(opened.value);
+    TRY(agreed(keep_packed()));
     TRY(check_same_on_ranks(std::string("operations = ") + device.model->op.name));    // e.g. one rank has no GPU
     // If NCCL does not start on a rank, that rank ends at once, without agreeing with the others.
     if (!o.dry_run && !o.preview) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
@@ -190,7 +192,9 @@ Status Trainer::set_up() {
     state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
     TRY(agreed(open_metrics()));
     if (const std::string warning = beyond_class_warning(config); !warning.empty() && !resuming) progress.note(warning);
-    progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
+    const int64_t all = config_parameters(config), trained = trained_parameters(config);
+    const std::string part = trained < all ? human_count(double(trained)) + " of them trained, " : "";
+    progress.note(human_count(double(all)) + " parameters, " + part + "vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
                   counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " + launcher_text() +
                   device.text);

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "checkpoint/adapter_files.h"
+#include "checkpoint/gguf.h"
 #include "files/gguf.h"
 #include "model/adapter.h"
 #include "model/families/families.h"
@@ -193,9 +194,35 @@ Status Trainer::choose_trained() {
         return fail(Exit::usage, "--train-only: %s has adapters, which alone are trained; merge them first",
                     start.c_str());
     if (resuming && !TRY(as_before("train-only")))
-        return fail(Exit::usage, "--train-only: %s was trained with another value; another --out, with --from, may have it",
+        return fail(Exit::usage,
+                    "--train-only: %s was trained with another value; another --out, with --from, may have it",
                     start.c_str());
     return check_trained(config);
+}
+
+// QLoRA (Dettmers et al. 2023): only the adapters are trained, so a CPU may read the base's weights
+// as blocks of integers, without a copy in floats.
+Status Trainer::keep_packed() {
+    const bool asked = o.quantize != "none";
+    if (asked && device.gpu)
+        return fail(Exit::usage, "--quantize %s: a GPU computes with bf16 or fp32; --device cpu", o.quantize.c_str());
+    if (!config.adapter.any() || device.gpu || (!asked && o.device.dtype != "auto")) return {};
+    packed_base = TRY(base_of(start));
+    plan.stored = asked ? gguf_stored(*find_gguf_file_type(o.quantize), config) : TRY(checkpoint_stored(packed_base, config));
+    const std::vector<Tensor> tensors = config_tensors(config);
+    const bool blocks = std::ranges::any_of(tensors, [&](const Tensor& t) {
+        return !t.adapter && std::ranges::any_of(plan.stored(t), [](const FormatRows& r) {
+            return in_blocks(packed_format(r.format));
+        });
+    });
+    if (!blocks) return {};
+    if (o.zero)
+        return fail(Exit::usage, "--zero %d: beside packed weights every rank has all adapters; leave it out", o.zero);
+    Table table(cpu_packed_ops());
+    table.linear_gelu_forward = nullptr;    // it keeps nothing for a backward pass
+    device.model = std::make_unique<Model>(table);
+    device.text = formatted("%s, %s", table.name, counted(cpu_threads(), "thread").c_str());
+    return {};
 }
 
 Status Trainer::choose_objective() {

@@ -36,6 +36,7 @@ struct TrainOptions {
     int lora_rank = 0;
     double lora_alpha = 0, lora_dropout = 0;
     bool lora_rank_stabilised = false;
+    std::string quantize = "none";
     std::string objective = "auto";
     bool documents = false;
     double mask_fraction = Objective{}.fraction;
@@ -72,6 +73,7 @@ struct Trainer {
     Schedule schedule;
     TrainState state;    // after the last finished step
     Progress progress;
+    ModelSource packed_base;              // of packed weights, which stay mapped
     std::string start;                    // checkpoint to start from; empty: random weights
     bool resuming = false;                // start is a checkpoint of this run
     int start_vocabulary = 0;             // vocabulary of `start`, with --resize-vocab
@@ -133,8 +135,9 @@ struct Trainer {
     Status look_for_start();
     Status extend_context();    // applies --context to an existing model
     Result<Config> named_model(bool there, ModelSource& base);
-    Status choose_model();    // sets config and tokenizer
+    Status choose_model();      // sets config and tokenizer
     Status choose_trained();    // everything, adapters or some tensors
+    Status keep_packed();       // keeps the base's weights in their file's blocks, beside adapters
     Status choose_tokenizer(const ModelSource& base);
     Status choose_objective();    // also finds the mask token
     Status load();                // loads weights: resumed, --from, or random

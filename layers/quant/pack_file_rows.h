@@ -58,4 +58,10 @@ static void pack_file_rows(const PackedPart& part, int64_t row, int C, char* pan
     else if (part.format == BlockType::bf16) pack_rows<bf16, false>(to, rows, n, C);
     else pack_rows<bf16, true>(to, rows, n, C);
 }
+// Packs all rows of a part from its mapped file.
+static void pack_all(const PackedPart& part, int C) {
+    const int64_t bytes = panel_bytes(part.format, C);
+    each_chunk((part.rows + 47) / 48,
+               [&](int64_t panel, int) { pack_file_rows(part, panel * 48, C, part.data + panel * bytes); });
+}
 }    // namespace ISA

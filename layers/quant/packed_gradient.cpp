@@ -63,8 +63,8 @@ Unpack unpack_of(BlockType format) {
 
 // dx (N,C) (+)= dy w for the rows of w in scratch. dy's rows are `apart` floats apart.
 Floats product(float* dx, const float* dy, const float* w, int N, int C, int rows, int64_t apart, bool add) {
-    return {.M = N, .N = C, .K = rows, .a = dy, .ra = apart, .ca = 1, .b = w, .rb = 1, .cb = OUTPUTS, .c = dx,
-            .add = add};
+    return {
+        .M = N, .N = C, .K = rows, .a = dy, .ra = apart, .ca = 1, .b = w, .rb = 1, .cb = OUTPUTS, .c = dx, .add = add};
 }
 }    // namespace
 
@@ -82,7 +82,10 @@ void packed_gradient(const PackedProduct& p, int64_t from) {
     for (int i = 0; i < p.w->count; i++) {
         PackedPart& part = p.w->parts[i];
         if (part.first < from || part.first >= from + p.OC) continue;
-        if (part.mapped) pack_all_rows(part, p.C);
+        if (part.mapped) {
+            pack_all(part, p.C);
+            packed_now(&part, p.C);
+        }
         const int W = panel_outputs(part.format);
         const int64_t panel = panel_bytes(part.format, p.C);
         const Unpack unpack = unpack_of(part.format);

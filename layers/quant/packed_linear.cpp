@@ -322,12 +322,6 @@ static ByRows products(BlockType format, bool vnni) {
 
 INLINE bool leaves_rows(int64_t N) { return N <= FEW_ROWS; }
 static_assert(FEW_ROWS <= BLOCK, "a panel is packed by one thread alone");
-// Packs all rows of a part from its mapped file.
-static void pack_all(const PackedPart& part, int C) {
-    const int64_t bytes = panel_bytes(part.format, C);
-    each_chunk((part.rows + 47) / 48,
-               [&](int64_t panel, int) { pack_file_rows(part, panel * 48, C, part.data + panel * bytes); });
-}
 // Returns a panel's numbers for a product with N rows of x: packed in memory or, while the rows are
 // in a mapped file, packed for this product alone.
 static const char* panel_of(const PackedPart& part, int64_t panel, const Prepared& x, int64_t N, int worker) {

@@ -102,6 +102,29 @@ TEST_CASE("model on cuda: every kind like the reference's, and cached like uncac
     }
 }
 
+TEST_CASE("model on cuda: adapters and frozen tensors like the reference's, and cached like uncached") {
+    const int B = 2, S = 21;
+    Config some = WINDOWED, biases = SMALL;
+    some.trained = {"1.*", "lnf?"}, biases.trained = {"*b"};
+    for (const Config& c : {adapted(SMALL), adapted(split_config(WINDOWED)), adapted(WINDOWED, 0.2f), some, biases}) {
+        const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
+        Model r(reference_ops());
+        toy_model(r, c, {RunMode::train, B, S});
+        const double loss = train_pass(r, in, out, B, S);
+        for (bool half : {false, true}) {
+            CAPTURE(half);
+            auto g = cuda_model_of(half);
+            toy_model(*g, c, {RunMode::train, B, S});
+            CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(loss).epsilon(half ? 1e-2 : 2e-6));
+            CHECK(relative(flat_grads(*g), flat_grads(r)) < (half ? 5e-2 : 1e-5));
+        }
+        auto g = cuda_model<float>();
+        toy_model(*g, c, {RunMode::infer, B, c.T});
+        generate_toy(*g, in, B, S, 7, 3,
+                     [&](const KvCache&, auto& cached, auto& whole) { CHECK(relative(cached, whole) < 1e-5); });
+    }
+}
+
 TEST_CASE("model on cuda: the same bits in every schedule, with or without recomputation, in less memory") {
     const int B = 2, S = 33;
     auto in = toy_tokens(B * S, SMALL.V, 1), out = toy_tokens(B * S, SMALL.V, 2);

@@ -1,0 +1,378 @@
+// test_train_lora.cpp - low-rank adapters by command line: PEFT's losses and files, QLoRA, merging,
+// resume, ranks, refusals; training of some tensors.
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "files/json.h"
+#include "infer/load.h"
+#include "tensors.h"
+#include "toy_ranks.h"
+
+namespace {
+typedef std::vector<std::string> Words;
+const std::string SFT = "test/golden/sft", START = "test/golden/lora/start", END = "test/golden/lora/end";
+
+Words changed(Words args, const Words& more) {
+    for (size_t i = 0; i < more.size(); i++) {
+        const bool alone = i + 1 == more.size() || more[i + 1].starts_with("--");
+        if (alone) args.push_back(more[i]);
+        else RanksToy::set(args, more[i], more[i + 1]), i++;
+    }
+    return args;
+}
+// Trains on dev/questions.jsonl as dev/golden_lora.py does.
+Words questions(const std::string& out, const Words& more = {}) {
+    return changed({"train",
+                    "--from",
+                    START,
+                    "--chat",
+                    "dev/questions.jsonl",
+                    "--batch",
+                    "2",
+                    "--lr",
+                    "1e-2",
+                    "--warmup",
+                    "0",
+                    "--lr-schedule",
+                    "constant",
+                    "--weight-decay",
+                    "0",
+                    "--seq-len",
+                    "127",
+                    "--total-batch",
+                    "508",
+                    "--seed",
+                    "5",
+                    "--steps",
+                    "50",
+                    "--dtype",
+                    "fp32",
+                    "--out",
+                    out},
+                   more);
+}
+Words with_rank(const std::string& out, const Words& more = {}) {
+    return changed(questions(out, {"--from", SFT, "--lora-rank", "4"}), more);
+}
+
+// Mean loss of a model, or of a model with adapters, on PEFT's tokens.
+struct Golden {
+    std::vector<int> ids;
+    double applied, merged;
+    Golden() {
+        const nlohmann::json j = json_parse(read_file(END + "/tokens.json"), "tokens", 4).take();
+        for (const auto& id : j["ids"]) ids.push_back(id);
+        applied = j["applied"], merged = j["merged"];
+    }
+    double loss(const std::string& model, const Words& adapters = {}, const std::string& dtype = "fp32") const {
+        LoadedModel m;
+        ModelOptions options;
+        options.model = model;
+        options.adapters = adapters;
+        const int n = int(ids.size()) - 1;
+        const Status s = load_model(m, options, {.device = "cpu", .dtype = dtype}, false, [&](const Config&, bool) {
+            return Capacity{1, n};
+        });
+        REQUIRE_MESSAGE(s.ok(), s.message);
+        const std::vector<int> in(ids.begin(), ids.end() - 1), out(ids.begin() + 1, ids.end());
+        m.model->batch.upload(in.data(), out.data(), 1, n);
+        m.model->forward();
+        m.model->loss(false, 0);
+        return m.model->mean_loss();
+    }
+};
+std::string tensors_text(const std::string& dir) { return read_file(dir + "/adapter_model.safetensors"); }
+}    // namespace
+
+TEST_CASE("lora: fifty losses and gradient norms of PEFT") {
+    RanksToy toy;
+    must(questions(toy.dir + "/peft"));
+    const nlohmann::json golden = json_parse(read_file("test/golden/lora/losses.json"), "losses", 4).take();
+    const std::vector<double> losses = toy.losses("peft"), norms = toy.losses("peft", "\"grad_norm\":");
+    REQUIRE(losses.size() == 50);
+    REQUIRE(golden["losses"].size() == 50);
+    for (size_t i = 0; i < 50; i++) {
+        CHECK(losses[i] == doctest::Approx(golden["losses"][i].get<double>()).epsilon(1e-5));
+        CHECK(norms[i] == doctest::Approx(golden["norms"][i].get<double>()).epsilon(1e-4));
+    }
+    // The trained adapters are PEFT's.
+    const Golden g;
+    CHECK(g.loss(toy.newest("peft")) == doctest::Approx(g.applied).epsilon(1e-4));
+}
+
+TEST_CASE("lora: applied and merged adapters have PEFT's loss") {
+    RanksToy toy;
+    const Golden g;
+    CHECK(std::fabs(g.loss(SFT) - g.applied) > 1e-3);
+    CHECK(g.loss(END) == doctest::Approx(g.applied).epsilon(1e-5));    // its base by adapter_config.json
+    CHECK(g.loss(SFT, {END}) == doctest::Approx(g.applied).epsilon(1e-5));
+    CHECK(g.loss(SFT, {END}, "auto") == doctest::Approx(g.applied).epsilon(1e-5));
+    must({"merge", SFT, END, toy.dir + "/merged"});
+    must({"merge", SFT, END, toy.dir + "/merged.gguf"});
+    must({"convert", END, toy.dir + "/converted"});
+    for (const char* merged : {"/merged", "/merged.gguf", "/converted"})
+        CHECK(g.loss(toy.dir + merged) == doctest::Approx(g.merged).epsilon(1e-5));
+    CHECK(!fs::exists(toy.dir + "/merged/adapter_config.json"));
+    // Two adapters add up, each with its weight.
+    must({"merge", SFT, START + "=0.5", toy.dir + "/half"});
+    must({"merge", toy.dir + "/half", END + "=-0.25", toy.dir + "/both"});
+    const double both = g.loss(toy.dir + "/both");
+    CHECK(g.loss(SFT, {START + "=0.5", END + "=-0.25"}) == doctest::Approx(both).epsilon(1e-5));
+    CHECK(std::fabs(both - g.loss(toy.dir + "/half")) > 1e-3);
+    CHECK(g.loss(END, {END + "=-1"}) == doctest::Approx(g.loss(SFT)).epsilon(1e-5));
+    must({"sample", SFT, "--adapter", END, "--adapter", START + "=0.5", "--prompt", "a", "--tokens", "3"});
+    must({"eval", END, "--text", "LICENSE"});
+    must({"info", END}, 0, "adapter");
+}
+
+TEST_CASE("lora: what is saved is PEFT's format, and goes on as the same adapter") {
+    RanksToy toy;
+    must(questions(toy.dir + "/zero", {"--steps", "1", "--lr", "0"}));
+    const std::string dir = toy.newest("zero");
+    const SafetensorsFile before = SafetensorsFile::open(START + "/adapter_model.safetensors").take();
+    const SafetensorsFile after = SafetensorsFile::open(dir + "/adapter_model.safetensors").take();
+    REQUIRE(before.entries().size() == after.entries().size());
+    for (const TensorEntry& e : before.entries()) {
+        const auto same = std::ranges::find(after.entries(), e.name, &TensorEntry::name);
+        REQUIRE_MESSAGE(same != after.entries().end(), e.name);
+        CHECK(same->shape == e.shape);
+        std::vector<char> a(size_t(e.end - e.begin)), b(a);
+        REQUIRE(before.read_bytes(before.data_begin() + e.begin, a.data(), int64_t(a.size())).ok());
+        REQUIRE(after.read_bytes(after.data_begin() + same->begin, b.data(), int64_t(b.size())).ok());
+        CHECK((a == b));
+    }
+    const nlohmann::json j = json_parse(read_file(dir + "/adapter_config.json"), "config", 4).take();
+    CHECK(j["r"] == 4);
+    CHECK(j["lora_alpha"] == 12);
+    CHECK(j["base_model_name_or_path"] == SFT);
+    CHECK(j["target_modules"].size() == 6);
+    CHECK(!fs::exists(dir + "/model.safetensors"));
+    // A new adapter changes nothing before its first step: b is 0.
+    must(with_rank(toy.dir + "/new", {"--steps", "1", "--lr", "0", "--lora-targets", "attention,down_proj"}));
+    const Golden g;
+    CHECK(g.loss(toy.newest("new")) == doctest::Approx(g.loss(SFT)).epsilon(1e-6));
+    const std::string tensors = tensors_text(toy.newest("new"));
+    CHECK(contains(tensors, "k_proj.lora_B"));
+    CHECK(contains(tensors, "down_proj.lora_A"));
+    CHECK(!contains(tensors, "up_proj"));
+}
+
+TEST_CASE("lora: beside weights of a few bits, whose file stays as it is") {
+    RanksToy toy;
+    must({"train",
+          "--data",
+          toy.dir + "/train.bin",
+          "--model",
+          "llama:d1",
+          "--layers",
+          "2",
+          "--heads",
+          "2",
+          "--channels",
+          "256",
+          "--kv-heads",
+          "1",
+          "--seq-len",
+          "16",
+          "--batch",
+          "2",
+          "--steps",
+          "1",
+          "--dtype",
+          "fp32",
+          "--out",
+          toy.dir + "/base"});
+    for (const char* type : {"q8_0", "q4_k_m", "q5_1"}) {
+        INFO(type);
+        const std::string file = toy.dir + "/" + type + ".gguf", out = toy.dir + "/" + type;
+        must({"convert", toy.dir + "/base", file, "--type", type});
+        const std::string bytes = read_file(file);
+        const Words train = {"train",
+                             "--from",
+                             file,
+                             "--data",
+                             toy.dir + "/train.bin",
+                             "--lora-rank",
+                             "4",
+                             "--batch",
+                             "4",
+                             "--seq-len",
+                             "16",
+                             "--steps",
+                             "40",
+                             "--lr",
+                             "5e-3",
+                             "--lora-dropout",
+                             "0.1",
+                             "--out"};
+        must(with(train, {out}));
+        const std::vector<double> losses = toy.losses(type);
+        CHECK(losses[39] < losses[0] - 0.2);
+        CHECK((read_file(file) == bytes));
+        // In floats, the losses are those of the same weights with products that round less.
+        must(with(train, {out + "_fp32", "--dtype", "fp32"}));
+        const std::vector<double> exact = toy.losses(std::string(type) + "_fp32");
+        for (size_t i = 0; i < 10; i++) CHECK(losses[i] == doctest::Approx(exact[i]).epsilon(2e-3));
+        must({"eval", out, "--data", toy.dir + "/train.bin", "--eval-tokens", "200"});
+    }
+    must({"train", "--from", toy.dir + "/base", "--data", toy.dir + "/train.bin", "--lora-rank", "2", "--quantize",
+          "q4_0", "--batch", "2", "--seq-len", "16", "--steps", "2", "--out", toy.dir + "/quantised"});
+    must({"train", "--from", toy.dir + "/base", "--data", toy.dir + "/train.bin", "--quantize", "q4_0", "--out",
+          toy.dir + "/none"},
+         2, "--lora-rank");
+}
+
+TEST_CASE("lora: a killed run goes on with the same bits") {
+    RanksToy toy;
+    Words command = with_rank(toy.dir + "/whole", {"--save-every", "4", "--steps", "24", "--lora-dropout", "0.1"});
+    must(command);
+    int killed = 0;
+    for (int rows : {1, 5, 9, 14}) {
+        const std::string out = "killed" + std::to_string(rows), file = toy.dir + "/" + out + "/metrics.jsonl";
+        Words again = command;
+        RanksToy::set(again, "--out", toy.dir + "/" + out);
+        again.insert(again.begin(), flatgpt_binary());
+        {
+            Process p(again);
+            auto written = [&] {
+                const std::string text = read_file(file);
+                return std::count(text.begin(), text.end(), '\n');
+            };
+            for (int i = 0; i < 20000 && p.running() && written() < rows; i++) usleep(500);
+            p.send(SIGKILL);
+            killed += p.wait().signal == SIGKILL;
+        }
+        const bool begun = fs::exists(toy.dir + "/" + out + "/run.toml");
+        must(begun ? Words{"train", "--config", toy.dir + "/" + out + "/run.toml", "--resume", "auto"}
+                   : Words(again.begin() + 1, again.end()));
+        CHECK(toy.metrics(out) == toy.metrics("whole"));
+        CHECK((tensors_text(toy.newest(out)) == tensors_text(toy.newest("whole"))));
+        CHECK((read_file(toy.newest(out) + "/optimizer.safetensors") ==
+               read_file(toy.newest("whole") + "/optimizer.safetensors")));
+    }
+    CHECK(killed > 0);
+    const std::string toml = toy.dir + "/whole/run.toml";
+    must({"train", "--config", toml, "--resume", "auto", "--steps", "26", "--lora-rank", "8"}, 2, "--lora-");
+    must({"train", "--config", toml, "--resume", "auto", "--steps", "26", "--lora-alpha", "3"}, 2, "--lora-");
+    must({"train", "--config", toml, "--resume", "auto", "--steps", "26"});
+}
+
+TEST_CASE("lora: ranks and ZeRO have the losses of one process") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    for (const char* dtype : {"fp32", "bf16"}) {
+        if (dtype == std::string("bf16") && !cpu_has_bf16()) continue;
+        std::string first;
+        for (const auto& [ranks, zero] : {std::pair{1, "0"}, {2, "0"}, {2, "1"}, {2, "2"}}) {
+            const std::string out = dtype + std::to_string(ranks) + zero;
+            Words p = with_rank(toy.dir + "/" + out, {"--zero", zero, "--threads", "1", "--dtype", dtype, "--chat-val",
+                                                      "dev/questions.jsonl"});
+            RanksToy::set(p, "--steps", "8");
+            p.insert(p.begin(), flatgpt_binary());
+            const ProcessResult r = run_process(ranks == 1 ? p : mpirun(ranks, p), mpirun_options(120));
+            INFO(r.err);
+            REQUIRE(r.exit_code == 0);
+            CHECK(fs::exists(toy.newest(out) + "/adapter_model.safetensors"));
+            if (first.empty()) first = out;
+            else toy.same_losses(first, out, dtype == std::string("fp32") ? 1e-5 : 1e-3);
+        }
+    }
+}
+
+TEST_CASE("lora: what is wrong is told before anything is written") {
+    RanksToy toy;
+    const std::string out = toy.dir + "/none", bad = toy.dir + "/bad";
+    auto refused = [&](const Words& more, int code, const std::string& says) {
+        must(questions(out, more), code, says);
+        CHECK(!fs::exists(out));
+    };
+    refused({"--from", SFT, "--lora-rank", "4", "--lora-targets", "qproj"}, 2, "no matrix \"qproj\"; expected some of");
+    refused({"--from", SFT, "--lora-alpha", "4"}, 2, "--lora-alpha needs --lora-rank");
+    refused({"--lora-rank", "8"}, 2, "adapters of another rank");
+    refused({"--from", SFT, "--lora-rank", "4", "--train-only", "*"}, 2, "--train-only");
+    refused({"--train-only", "*"}, 2, "has adapters, which alone are trained");
+    must({"train", "--data", toy.dir + "/train.bin", "--lora-rank", "4", "--out", out}, 2, "give it by --from");
+    // Damaged and foreign adapters.
+    auto damaged = [&](const std::string& from, const std::string& to, const std::string& says) {
+        fs::remove_all(bad);
+        fs::copy(START, bad);
+        std::string text = read_file(bad + "/adapter_config.json");
+        const size_t at = text.find(from);
+        REQUIRE(at != text.npos);
+        write_file(bad + "/adapter_config.json", text.replace(at, from.size(), to));
+        must({"sample", SFT, "--adapter", bad, "--prompt", "a", "--tokens", "1"}, 3, says);
+        refused({"--from", bad}, 3, says);
+    };
+    damaged("\"LORA\"", "\"IA3\"", "peft_type: expected \"LORA\"");
+    damaged("\"use_dora\": false", "\"use_dora\": true", "use_dora: expected false");
+    damaged("\"bias\": \"none\"", "\"bias\": \"all\"", "bias: expected \"none\"");
+    damaged("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"", "init_lora_weights: \"pissa\"");
+    damaged("\"lora_alpha\": 12", "\"lora_alpha\": \"x\"", "lora_alpha");
+    damaged("\"r\": 4,", "\"r\": 4", "adapter_config.json");
+    auto cut = [&](size_t bytes) {
+        fs::remove_all(bad);
+        fs::copy(START, bad);
+        write_file(bad + "/adapter_model.safetensors", tensors_text(START).substr(0, bytes));
+        refused({"--from", bad}, 3, "adapter_model.safetensors");
+    };
+    cut(4);
+    cut(3000);
+    cut(16000);
+    must({"sample", SFT, "--adapter", SFT, "--prompt", "a", "--tokens", "1"}, 3, "expected a directory with adapter");
+    must({"sample", SFT, "--adapter", START + "=x", "--prompt", "a", "--tokens", "1"}, 2, "--adapter");
+    // Another model's adapter, and one whose base is not there.
+    must({"train",      "--data",    toy.dir + "/train.bin",
+          "--model",    "llama:d1",  "--channels",
+          "64",         "--heads",   "2",
+          "--kv-heads", "1",         "--layers",
+          "2",          "--seq-len", "16",
+          "--batch",    "1",         "--steps",
+          "1",          "--out",     toy.dir + "/other"});
+    must({"merge", toy.dir + "/other", START, out}, 3, "an adapter of a matrix of 32 x 32; the model's has 64 x 64");
+    must({"merge", "test/golden/hf_tiny", START, out}, 3, "the model has no such matrix");
+    fs::remove_all(bad);
+    fs::copy(START, bad);
+    std::string text = read_file(bad + "/adapter_config.json");
+    write_file(bad + "/adapter_config.json", text.replace(text.find(SFT), SFT.size(), "some-org/model"));
+    must({"sample", bad, "--prompt", "a", "--tokens", "1"}, 3, "\"some-org/model\" is not there; give the base");
+    CHECK(!fs::exists(out));
+}
+
+TEST_CASE("train only: some tensors are trained, all others keep their bits") {
+    RanksToy toy;
+    must(toy.args("base", {"--steps", "4"}));
+    const Words more = {"--from", toy.dir + "/base", "--lr", "1e-2"};
+    for (const char* patterns : {"1.*", "*.ln?w,lnfw", "*.attn.*"}) {
+        INFO(patterns);
+        const std::string out = "only";
+        fs::remove_all(toy.dir + "/" + out);
+        must(changed(toy.args(out, more), {"--train-only", patterns, "--steps", "6", "--save-every", "3"}));
+        const SafetensorsFile before = SafetensorsFile::open(toy.newest("base") + "/model.safetensors").take();
+        const SafetensorsFile after = SafetensorsFile::open(toy.newest(out) + "/model.safetensors").take();
+        const std::string optimizer = read_file(toy.newest(out) + "/optimizer.safetensors");
+        int trained = 0, frozen = 0;
+        for (const TensorEntry& e : before.entries()) {
+            const auto same = std::ranges::find(after.entries(), e.name, &TensorEntry::name);
+            REQUIRE(same != after.entries().end());
+            std::vector<char> a(size_t(e.end - e.begin)), b(a);
+            REQUIRE(before.read_bytes(before.data_begin() + e.begin, a.data(), int64_t(a.size())).ok());
+            REQUIRE(after.read_bytes(after.data_begin() + same->begin, b.data(), int64_t(b.size())).ok());
+            const bool has_state = contains(optimizer, "\"m." + e.name + "\"");
+            INFO(e.name);
+            CHECK((a != b) == has_state);
+            (has_state ? trained : frozen)++;
+        }
+        CHECK(trained > 0);
+        CHECK(frozen > 0);
+        // Resumed from its middle, the run has the same bits.
+        const std::string weights = read_file(toy.newest(out) + "/model.safetensors");
+        fs::remove_all(toy.newest(out));
+        const std::string toml = toy.dir + "/" + out + "/run.toml";
+        must({"train", "--config", toml, "--resume", "auto"});
+        CHECK((read_file(toy.newest(out) + "/model.safetensors") == weights));
+        must({"train", "--config", toml, "--resume", "auto", "--steps", "9", "--train-only", "*"}, 2, "--train-only");
+    }
+    must(changed(toy.args("none", more), {"--train-only", "2.*"}), 2, "the model has no such tensor");
+    CHECK(!fs::exists(toy.dir + "/none"));
+}
