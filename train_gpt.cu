@@ -100,7 +100,8 @@ Status Trainer::issue() {
                                     .beta1 = float(o.beta1),
                                     .beta2 = float(o.beta2),
                                     .eps = plan.optimizer->eps,
-                                    .weight_decay = float(o.weight_decay)};
+                                    .weight_decay = float(o.weight_decay),
+                                    .fast = float(o.lora_plus)};
     g.train.update(params, limits, uint64_t(o.seed), stop_flags());
     if (trace) trace->stop();
     issued++;

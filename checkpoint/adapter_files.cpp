@@ -18,8 +18,8 @@ namespace {
 constexpr const char *CONFIG = "/adapter_config.json", *WEIGHTS = "/adapter_model.safetensors";
 constexpr std::string_view PREFIX = "base_model.model.", A = ".lora_A.weight", B = ".lora_B.weight";
 
-// The value for a module in a pattern map of PEFT (rank_pattern, alpha_pattern), whose keys are ends
-// of modules' names; `usual` if no key fits.
+// The value for a module in a pattern map of PEFT (alpha_pattern), whose keys are ends of modules'
+// names; `usual` if no key fits.
 double by_pattern(const std::map<std::string, double>& pattern, const std::string& module, double usual) {
     for (const auto& [key, value] : pattern)
         if (module == key || module.ends_with("." + key)) return value;

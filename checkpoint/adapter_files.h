@@ -25,11 +25,11 @@ bool is_adapter(const std::string& path);    // a directory with adapter_config.
 // Reads both files' headers. Exit 3: another kind of adapter, or one that changes more than the
 // matrices of blocks; names the field or the tensor.
 Result<AdapterFiles> adapter_open(const std::string& dir);
-// Opens directories of adapters, or the newest checkpoints of runs, each given as DIR or DIR=WEIGHT.
-// Exit 2: a weight is no number; 3: as adapter_open.
+// Opens directories of adapters, or the newest checkpoints of runs, each given as DIR or
+// DIR=WEIGHT. Exit 2: a weight is no number; 3: as adapter_open.
 Result<std::vector<AdapterFiles>> open_adapters(const std::vector<std::string>& named);
-// The base model of an adapter's directory, or m itself if it is no adapter. Exit 3: the base is not
-// there.
+// The base model of an adapter's directory, or m itself if it is no adapter. Exit 3: the base is
+// not there.
 Result<ModelSource> base_of(const ModelSource& m);
 
 // Gives c the adapters in all these directories, which together act as one. Exit 3: a module is no

@@ -9,7 +9,7 @@
 namespace ISA {
 // Blocks start at multiples of BLOCK for any number of threads. So the elements in a loop's scalar
 // tail are always the same ones, and no bit depends on the number of threads.
-constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share one decay flag
+constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share a group
 
 // Adds up eight sums in the same order for every instruction set. The square of a float is exact in
 // double, so an FMA changes nothing, and all instruction sets give the same bits.
@@ -36,7 +36,7 @@ static void sum_of_squares(double* out, const float* x, int64_t n) {
     *out = total;
 }
 
-// Updates w, m and v of n elements that share one decay. `a` is passed as a copy: with a reference
+// Updates w, m and v of n elements that share a group. `a` is passed as a copy: with a reference
 // the loop would read it again after each store, and take twice as long.
 INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, OptimizerParams a,
                      float decay) {
@@ -58,15 +58,17 @@ INLINE vf rounded_at_random(vf x, vu random) {
 }
 
 // master: fp32 weights of which a bf16 w is the rounded copy, or null. Not used if w is float.
-template <class P> static void adamw(P* w, float* master, float* m, float* v, const float* dw, const uint8_t* decays,
+template <class P> static void adamw(P* w, float* master, float* m, float* v, const float* dw, const uint8_t* groups,
                                      int64_t n, const Step* step, OptimizerParams a, uint64_t seed) {
     if (step->skipped) return;
     each_range(n, BLOCK, n / 4, [&](Range r, int) {
         for (int64_t at = r.from; at < r.to; at += ROW) {
             const int count = int(least64(n - at, ROW));
-            const float decay = decays[at / ROW] ? a.weight_decay : 0;
+            const float decay = groups[at / ROW] & GROUP_DECAYS ? a.weight_decay : 0;
+            OptimizerParams own = a;
+            if (groups[at / ROW] & GROUP_FAST) own.lr *= a.fast;
             auto step_of = [&](float* weights) __attribute__((always_inline)) {
-                step_row(weights, m + at, v + at, dw + at, count, *step, a, decay);
+                step_row(weights, m + at, v + at, dw + at, count, *step, own, decay);
             };
             if constexpr (sizeof(P) == 4) {
                 step_of(w + at);

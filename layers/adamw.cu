@@ -87,7 +87,7 @@ template <class T> struct Parameters {
     T* w;
     float *master, *m, *v;
     const float* dw;
-    const uint8_t* decays;
+    const uint8_t* groups;
 };
 
 // Rounds x to one of the two nearest bf16, the nearer one more likely: unbiased. Adding 16 random
@@ -113,7 +113,8 @@ template <int W, bool MASTER, class T> __device__ inline void adamw_elements(con
     Vec<T, W> w;
     if constexpr (MASTER) master = load<W>(p.master + i);
     else w = load<W>(p.w + i);
-    const float decay = p.decays[i / 64] ? a.weight_decay : 0;
+    const float decay = p.groups[i / 64] & GROUP_DECAYS ? a.weight_decay : 0;
+    const float lr = p.groups[i / 64] & GROUP_FAST ? a.lr * a.fast : a.lr;
     Philox4 random = {};
     if constexpr (!MASTER && sizeof(T) == 2) random = philox(seed, uint64_t(step.updates), uint64_t(i / 4));
 #pragma unroll
@@ -121,8 +122,7 @@ template <int W, bool MASTER, class T> __device__ inline void adamw_elements(con
         const float g = step.scale * dw[j], was = MASTER ? master[j] : w[j];
         m.v[j] = a.beta1 * m[j] + (1 - a.beta1) * g;
         v.v[j] = a.beta2 * v[j] + (1 - a.beta2) * (g * g);
-        const float x = was -
-                        a.lr * (m[j] * step.m_correction / (sqrtf(v[j] * step.v_correction) + a.eps) + decay * was);
+        const float x = was - lr * (m[j] * step.m_correction / (sqrtf(v[j] * step.v_correction) + a.eps) + decay * was);
         if constexpr (MASTER) master.v[j] = x, w.set(j, x);
         else w.v[j] = round_weight<T>(x, word(random, i + j) >> 16);
     }
@@ -142,9 +142,9 @@ __global__ void adamw_kernel(Parameters<T> p, int64_t n, const Step* step, Optim
         for (; i < n; i++) adamw_elements<1, MASTER>(p, i, s, a, seed);
 }
 
-template <class T> void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* decays,
+template <class T> void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* groups,
                               int64_t n, const Step* step, OptimizerParams a, uint64_t seed) {
-    const Parameters<T> p = {w, master, m, v, dw, decays};
+    const Parameters<T> p = {w, master, m, v, dw, groups};
     const Launch grid = {unsigned(ceil_div(n, 4 * THREADS)), THREADS};
     launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, grid, p, n, step, a, seed);
 }

@@ -128,7 +128,8 @@ template <class P> struct CpuKernels : Ops<float, P> {
     void (*packed_linear)(const PackedProduct& p);
     void (*packed_experts)(const PackedProduct& p, Routes routes, Router r);    // experts_forward, N positions
     int64_t (*packed_scratch)(const CallSizes& call, Tiles tiles);              // scratch bytes of either
-    void (*packed_gradient)(const PackedProduct& p, int64_t from);    // dx as y = dy as x, times rows of w from `from` on
+    // dx (p.y) = dy (p.x) w, for the rows of w from `from` on
+    void (*packed_gradient)(const PackedProduct& p, int64_t from);
     int64_t (*packed_gradient_scratch)(int N, int C, int OC);
     int64_t (*scratch[int(Operation::count)])(const CallSizes& call);    // an operation's scratch bytes; null: none
 };

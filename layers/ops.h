@@ -201,8 +201,8 @@ struct SampleState {
     int64_t text;
 };
 
-// Blocks along the diagonal of a matrix: block i has rows row[i] to row[i+1]-1 and columns col[i] to
-// col[i+1]-1, and the blocks together have all rows and all columns.
+// Blocks along the diagonal of a matrix: block i has rows row[i] to row[i+1]-1 and columns col[i]
+// to col[i+1]-1, and the blocks together have all rows and all columns.
 struct RowBlocks {
     static constexpr int MOST = 3;
     int count = 0;
@@ -212,7 +212,10 @@ struct RowBlocks {
 // Parameters of all optimizers. Each optimizer uses only those that its step needs.
 struct OptimizerParams {
     float lr, beta1, beta2, eps, weight_decay;
+    float fast = 1;    // factor of lr in the fast group
 };
+// Bits of a byte for each 64 elements: they have weight decay; they belong to the fast group.
+enum : uint8_t { GROUP_DECAYS = 1, GROUP_FAST = 2 };
 // A step whose loss or gradient norm exceeds these limits is not applied. Gradients whose norm
 // exceeds clip are scaled down to it; clip 0: never.
 struct Limits {

@@ -31,9 +31,9 @@ enum class MaskKind { causal, prefix, all };
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
 // Low-rank adapters (LoRA, Hu et al. 2021). The matrix w (OC,C) of a block's product acts as
-// w + scale * b a, with a (R,C), b (OC,R). A file may hold w in pieces, such as query, key and value.
-// Each piece then has an adapter of its own: `ranks` rows of a, and as many columns of b, which are
-// zero outside of the piece's rows.
+// w + scale * b a, with a (R,C), b (OC,R). A file may hold w in pieces, such as query, key and
+// value. Each piece then has an adapter of its own: `ranks` rows of a, and as many columns of b,
+// which are zero outside of the piece's rows.
 struct Adapter {
     enum Product { qkv, proj, fc, fc2, PRODUCTS };
     static constexpr int PIECES = 3;

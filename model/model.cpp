@@ -48,7 +48,7 @@ static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const P
             at.reserve(s.states[i], s.state_elements(i) * element_bytes(plan.optimizer->states[i].type));
         }
         if (bf16 && plan.master) at.reserve(s.master, held);
-        at.reserve(s.decays, s.flat / 64);
+        at.reserve(s.groups, s.flat / 64);
     }
     step.lay_out(at);
 }
@@ -118,11 +118,11 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     });
     if (!dw.relw) dbias = nullptr;
     if (!plan.optimizer) return {};
-    const std::vector<uint8_t> ones(1 << 16, 1);    // decays; allocated memory is zero
-    for (const Tensor& t : tensors)
-        for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && !t.frozen && i < end;
-             i += 1 << 16)
-            op.upload(store.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));
+    for (const Tensor& t : tensors) {    // allocated memory is zero
+        const int64_t first = t.offset / 64, end = ceil_div(t.offset + t.size(), 64);
+        const std::vector<uint8_t> groups(size_t(end - first), uint8_t(t.decay * GROUP_DECAYS | t.fast * GROUP_FAST));
+        if (!t.frozen) op.upload(store.groups + first, groups.data(), end - first);
+    }
     return {};
 }
 

@@ -8,7 +8,7 @@ const Optimizer ADAMW = {
     .update =
         [](const OptimizerRange& r) {
             r.op.adamw(r.w, r.master, static_cast<float*>(r.states[0]), static_cast<float*>(r.states[1]), r.dw,
-                       r.decays, r.n, r.step, r.params, r.seed);
+                       r.groups, r.n, r.step, r.params, r.seed);
         },
 };
 const std::vector<const Optimizer*>& optimizers() {

@@ -24,7 +24,7 @@ struct OptimizerRange {
     float* master;    // null: w is the only copy
     Gradient* dw;
     std::vector<void*> states;    // by Optimizer::states; null: a state per row
-    const uint8_t* decays;        // (n / 64): 1 if weight decay applies
+    const uint8_t* groups;        // (n / 64): GROUP_DECAYS, GROUP_FAST
     const Step* step;
     OptimizerParams params;
     uint64_t seed;    // for stochastic rounding, another one for each range

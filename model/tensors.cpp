@@ -86,7 +86,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
                 .init = row.init,
                 .decay = row.cols > 0,
                 .vector = row.cols == 0};
-    t.adapter = t.name.ends_with("_a") || t.name.ends_with("_b");
+    t.fast = t.name.ends_with("_b");
+    t.adapter = t.fast || t.name.ends_with("_a");
     t.product = row.cols && (block >= 0 || t.name == (c.tied ? "wte" : "headw"));
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;

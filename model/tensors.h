@@ -45,6 +45,7 @@ struct Tensor {
     FileLayout layout = FileLayout::straight;
     bool product = false;                    // a matrix product writes its gradient first (ParamStore::into)
     bool frozen = false, adapter = false;    // has no gradient; belongs to an adapter
+    bool fast = false;                       // an adapter's b: GROUP_FAST
     int bucket = 0;
     int experts = 1;    // number of matrices, one after the other
     std::vector<Piece> pieces = {};
@@ -63,7 +64,7 @@ std::vector<Bucket> config_buckets(const Config& c, int ranks = 1);
 std::vector<int> config_owners(const Config& c, int ranks);    // rank that saves each bucket
 int64_t config_parameters(const Config& c);                    // elements in files
 int64_t config_used(const Config& c);                          // elements used per token: chosen experts only
-// Elements of the flat buffer of trained tensors, with padding, and of the frozen tensors behind it.
+// Elements of the flat buffer of trained tensors, with padding, and of the frozen ones behind it.
 int64_t config_flat_size(const Config& c, int ranks = 1);
 int64_t config_frozen_size(const Config& c, int ranks = 1);
 // Exit 2: a pattern of Config::trained names no tensor, or only a part of one.

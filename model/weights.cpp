@@ -123,7 +123,7 @@ void ParamStore::update(const Partition& s, const Step* step, const OptimizerPar
                                   .master = master ? master + s.local_first : nullptr,
                                   .dw = partition_gradients(s),
                                   .states = states_at(StateSize::parameter, s.local_first),
-                                  .decays = decays + s.first / 64,
+                                  .groups = groups + s.first / 64,
                                   .step = step,
                                   .params = settings,
                                   .seed = seed + uint64_t(s.first)};

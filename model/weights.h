@@ -1,8 +1,8 @@
 // weights.h - a model's parameters, gradients and optimizer state in flat buffers, and their
 // partition among the ranks.
 //
-// Trained tensors form a flat buffer of their own, which all that follows is about. Frozen tensors lie
-// behind it, in the parameters alone: they have no gradients, no states and no masters.
+// Trained tensors form a flat buffer of their own, which all that follows is about. Frozen tensors
+// lie behind it, in the parameters alone: they have no gradients, no states and no masters.
 //
 // Every rank computes gradients of all parameters from its own sequences. They are summed over the
 // ranks bucket by bucket (tensors.h), while the backward pass goes on. With ZeRO (Rajbhandari et
@@ -65,7 +65,7 @@ struct ParamStore {
     const Optimizer* optimizer = nullptr;    // null: no updates
     std::vector<char*> states;               // by Optimizer::states, each (state_elements)
     std::vector<BlockMatrix> matrices;       // if the optimizer transforms matrices
-    uint8_t* decays = nullptr;               // (flat / 64): 1 if weight decay applies
+    uint8_t* groups = nullptr;               // (flat / 64): GROUP_DECAYS, GROUP_FAST
 
     explicit ParamStore(const Table& table) : op(table) {}
     ParamStore(const ParamStore&) = delete;

@@ -320,17 +320,17 @@ TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
 TEST_CASE("cpu: a master steps as float parameters do, to the bit") {
     const int n = 9001;
     const auto w = normal<float>(n, 1), g = normal<float>(n, 2);
-    std::vector<uint8_t> decays(size_t(ceil_div(n, 64)));
-    for (size_t i = 0; i < decays.size(); i++) decays[i] = i % 3 != 1;
+    std::vector<uint8_t> groups(size_t(ceil_div(n, 64)));
+    for (size_t i = 0; i < groups.size(); i++) groups[i] = i % 3 != 1;
     const OptimizerParams rates = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
     const Step step = {1, 1, 3, 1, 3.69f, 7.01f, 0};
     for (int i = 0; i < ISA_COUNT; i++) {
         if (!cpu_supports(Isa(i))) continue;
         std::vector<float> a = w, b = w, m(n), v(n), m2(n), v2(n);
         std::vector<bf16> rounded(n);
-        cpu_ops_isa<float>(Isa(i)).adamw(a.data(), nullptr, m.data(), v.data(), g.data(), decays.data(), n, &step,
+        cpu_ops_isa<float>(Isa(i)).adamw(a.data(), nullptr, m.data(), v.data(), g.data(), groups.data(), n, &step,
                                          rates, 0);
-        cpu_ops_isa<bf16>(Isa(i)).adamw(rounded.data(), b.data(), m2.data(), v2.data(), g.data(), decays.data(), n,
+        cpu_ops_isa<bf16>(Isa(i)).adamw(rounded.data(), b.data(), m2.data(), v2.data(), g.data(), groups.data(), n,
                                         &step, rates, 0);
         CHECK((a == b && m == m2 && v == v2));
     }

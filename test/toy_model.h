@@ -165,8 +165,8 @@ template <class F> void copy_weights(const Model& from, Model& to, F change) {
 inline void copy_weights(const Model& from, Model& to) {
     copy_weights(from, to, [](float w) { return w; });
 }
-// For each element of the flat buffer whether training changes it. Padding, and what lies outside of
-// an adapter's blocks, stays as it is.
+// For each element of the flat buffer whether training changes it. Padding, and what lies outside
+// of an adapter's blocks, stays as it is.
 inline std::vector<bool> trained_elements(const Model& g) {
     std::vector<bool> all(size_t(g.store.flat), false);
     for (const Tensor& t : g.tensors) {

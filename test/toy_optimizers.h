@@ -13,7 +13,7 @@ template <class T> T* in(Parameter* p) { return reinterpret_cast<T*>(p); }
 template <class T, class Direction> void apply(const OptimizerRange& r, Direction direction) {
     for (int64_t i = 0; i < r.n && !r.step->skipped; i++) {
         T& w = in<T>(r.w)[i];
-        w -= T(r.params.lr) * (T(direction(i)) + (r.decays[i / 64] ? T(r.params.weight_decay) : 0) * w);
+        w -= T(r.params.lr) * (T(direction(i)) + (r.groups[i / 64] & GROUP_DECAYS ? T(r.params.weight_decay) : 0) * w);
     }
 }
 // momentum = beta1 * momentum + (1 - beta1) * gradient

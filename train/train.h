@@ -34,7 +34,7 @@ struct TrainOptions {
     bool init = false, resize_vocab = false;
     std::string train_only, lora_targets = "all";
     int lora_rank = 0;
-    double lora_alpha = 0, lora_dropout = 0;
+    double lora_alpha = 0, lora_dropout = 0, lora_plus = 1;
     bool lora_rank_stabilised = false;
     std::string quantize = "none";
     std::string objective = "auto";
@@ -73,7 +73,7 @@ struct Trainer {
     Schedule schedule;
     TrainState state;    // after the last finished step
     Progress progress;
-    ModelSource packed_base;              // of packed weights, which stay mapped
+    ModelSource packed_base;              // the model whose packed weights stay mapped
     std::string start;                    // checkpoint to start from; empty: random weights
     bool resuming = false;                // start is a checkpoint of this run
     int start_vocabulary = 0;             // vocabulary of `start`, with --resize-vocab

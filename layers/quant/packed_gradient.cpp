@@ -1,4 +1,4 @@
-// packed_gradient.cpp - dx = dy w with packed weights (packed.h): the gradient of a product's input.
+// packed_gradient.cpp - dx = dy w with packed weights (packed.h): a product's input gradient.
 //
 // Up to OUTPUTS rows of w at a time become floats in scratch, transposed, since a panel's vectors
 // hold one column of neighbouring rows. A product in fp32 then adds their part of dx. Bound by the

@@ -66,7 +66,8 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
         kernels().packed_experts(product(y, x, w, N, C, OC), routes, r);
     }
-    // Training beside frozen packed weights (QLoRA): only adapters, which are floats, have gradients.
+    // Training beside frozen packed weights (QLoRA): only adapters, which are floats, have
+    // gradients.
     static void linear_backward(float* dx, GradTarget<float> dw, float* db, const float* dy, const float* x, const P* w,
                                 int N, int C, int OC, Precision) {
         if (!w->count) return own().linear_backward(dx, dw, db, dy, x, w->floats, N, C, OC, {});
@@ -79,7 +80,8 @@ template <Isa isa, Tiles tiles> struct PackedOps {
         for (int e = 0; e < r.E; e++) {
             const int64_t from = routes.offsets[e];
             const int rows = routes.offsets[e + 1] - routes.offsets[e];
-            if (rows) kernels().packed_gradient(product(dx + from * C, dy + from * OC, w, rows, C, OC), int64_t(e) * OC);
+            if (rows)
+                kernels().packed_gradient(product(dx + from * C, dy + from * OC, w, rows, C, OC), int64_t(e) * OC);
         }
     }
     static void norm_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w,
@@ -91,9 +93,9 @@ template <Isa isa, Tiles tiles> struct PackedOps {
         own().rope_backward(d, dqw, dkw, x, floats(qw), floats(kw), cos_sin, rstd, B, S, h, t);
     }
     // The adapters are fp32, and their only copy is the master.
-    static void adamw(P*, float* master, float* m, float* v, const float* dw, const uint8_t* decays, int64_t n,
+    static void adamw(P*, float* master, float* m, float* v, const float* dw, const uint8_t* groups, int64_t n,
                       const Step* step, OptimizerParams a, uint64_t seed) {
-        own().adamw(master, nullptr, m, v, dw, decays, n, step, a, seed);
+        own().adamw(master, nullptr, m, v, dw, groups, n, step, a, seed);
     }
     static int64_t gradient_scratch(const CallSizes& call) {
         return std::max(own().scratch_bytes(call),

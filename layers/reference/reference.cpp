@@ -297,15 +297,15 @@ void step_verdict(Step* step, const double* loss_total, double loss_scale, const
     for (int i = 0; i < n; i++) sum += squares[i];
     decide_step(step, loss_scale * *loss_total, sum, a, limits);
 }
-void adamw(T* w, float*, float* m, float* v, const T* dw, const uint8_t* decays, int64_t n, const Step* step,
+void adamw(T* w, float*, float* m, float* v, const T* dw, const uint8_t* groups, int64_t n, const Step* step,
            OptimizerParams a, uint64_t) {
     if (step->skipped) return;
     for (int64_t i = 0; i < n; i++) {
-        T g = T(step->scale) * dw[i], decay = decays[i / 64] ? T(a.weight_decay) : 0;
+        T g = T(step->scale) * dw[i], decay = groups[i / 64] & GROUP_DECAYS ? T(a.weight_decay) : 0;
         m[i] = float(T(a.beta1) * T(m[i]) + (1 - T(a.beta1)) * g);
         v[i] = float(T(a.beta2) * T(v[i]) + (1 - T(a.beta2)) * g * g);
         const T slope = T(m[i]) * T(step->m_correction) / (std::sqrt(T(v[i]) * T(step->v_correction)) + T(a.eps));
-        w[i] -= T(a.lr) * (slope + decay * w[i]);
+        w[i] -= T(a.lr) * (groups[i / 64] & GROUP_FAST ? T(a.fast) : 1) * (slope + decay * w[i]);
     }
 }
 void from_floats(T* to, const float* from, int64_t n) {

@@ -3,7 +3,7 @@
 #include "tools/selftest/adamw.h"
 
 namespace {
-const OptimizerParams RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
+const OptimizerParams RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3};
 const std::vector<int64_t> SIZES = {1,  2,  3,  4,   5,   7,    8,    15,   16,   17,   31,  33,
                                     63, 64, 65, 127, 129, 1023, 1024, 1025, 4099, 8191, 8193};
 // The Step that step_verdict leaves for adamw after `updates` updates.
@@ -22,9 +22,9 @@ struct TableStep {
         return w;
     }
 };
-Numbers some_decays(int64_t n) {    // one flag per 64 elements
+Numbers some_groups(int64_t n) {    // a byte for each 64 elements
     Numbers d(size_t(ceil_div(n, 64)));
-    for (size_t i = 0; i < d.size(); i++) d[i] = i % 3 != 1;
+    for (size_t i = 0; i < d.size(); i++) d[i] = double(3 - i % 4);
     return d;
 }
 }    // namespace
@@ -51,13 +51,13 @@ TEST_CASE("adamw: over steps, from nothing, some of them skipped") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
         for (int n : {3, 129, 8193}) {
-            const Numbers decays = some_decays(n), zeros(size_t(n), 0);
-            const std::vector<uint8_t> bytes(decays.begin(), decays.end());
+            const Numbers groups = some_groups(n), zeros(size_t(n), 0);
+            const std::vector<uint8_t> bytes(groups.begin(), groups.end());
             Numbers w = rounded<float>(random_normal(n, 1));
             std::vector<float> mean(static_cast<size_t>(n)), square(mean);
             Array<P> aw(m, w);
             Array<float> master(m, w), amean(m, zeros), asquare(m, zeros);
-            Array<uint8_t> adecays(m, decays);
+            Array<uint8_t> agroups(m, groups);
             for (int updates = 1; updates <= 5; updates++) {
                 Numbers g = rounded<float>(random_normal(n, uint64_t(10 + updates)));
                 g[2] = 0;    // a parameter that no loss depends on
@@ -66,7 +66,7 @@ TEST_CASE("adamw: over steps, from nothing, some of them skipped") {
                                       RATES, 0);
                 Array<Grad<P>> dw(m, g);
                 for (step.skipped = 0; step.skipped < 2; step.skipped++)
-                    op.adamw(aw, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, amean, asquare, dw, adecays, n,
+                    op.adamw(aw, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, amean, asquare, dw, agroups, n,
                              TableStep(m, step), RATES, 0);
             }
             Check check;
@@ -87,11 +87,11 @@ TEST_CASE("adamw: rows that decay and rows that do not") {
         Array<P> w(m, Numbers(n, 2));
         Array<float> master(m, Numbers(n, 2)), mean(m, zeros), square(m, zeros);
         Array<Grad<P>> dw(m, zeros);
-        Array<uint8_t> decays(m, some_decays(n));
-        op.adamw(w, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, mean, square, dw, decays, n,
+        Array<uint8_t> groups(m, some_groups(n));
+        op.adamw(w, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, mean, square, dw, groups, n,
                  TableStep(m, step_of(1)), RATES, 0);
         const Numbers got = sizeof(P) == 2 ? master.read() : w.read();
-        for (size_t i = 0; i < n; i++) CHECK((got[i] < 2) == (i / 64 % 3 != 1));
+        for (size_t i = 0; i < n; i++) CHECK((got[i] < 2) == (i / 64 % 2 == 0));
     });
 }
 
@@ -105,8 +105,8 @@ TEST_CASE("adamw: NaN and infinity stay where they are") {
             Array<P> w(m, random_normal(n, 2));
             Array<float> master(m, random_normal(n, 2)), mean(m, Numbers(n, 0)), square(m, Numbers(n, 1));
             Array<Grad<P>> dw(m, gradient);
-            Array<uint8_t> decays(m, Numbers(3, 1));
-            op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, mean, square, dw, decays, n,
+            Array<uint8_t> groups(m, Numbers(3, 1));
+            op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, mean, square, dw, groups, n,
                      TableStep(m, step_of(1)), RATES, 1);
             expect_nan(w.read(), [](int64_t i) { return i == 67 || i == 129; });
         }
@@ -119,12 +119,12 @@ TEST_CASE("adamw: the same bits in any order, after very many steps") {
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
         Array<Grad<P>> dw(m, random_normal(n, 2));
-        Array<uint8_t> decays(m, some_decays(n));
+        Array<uint8_t> groups(m, some_groups(n));
         for (bool with_master : {false, true})
             expect_same_bits([&] {
                 Array<P> w(m, weights);
                 Array<float> master(m, weights), mean(m, zeros), square(m, zeros);
-                op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, mean, square, dw, decays, n,
+                op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, mean, square, dw, groups, n,
                          TableStep(m, step_of(1000000000000)), RATES, 5);
                 return bits_of(w, master, mean, square);
             });

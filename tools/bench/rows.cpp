@@ -80,7 +80,7 @@ void Rows::head_and_update() {
     auto w = arrays<Parameter>(n);
     auto master = arrays<float>(op.parameter == Element::bf16 ? n : 1), m = arrays<float>(n), v = arrays<float>(n, 0);
     auto model = arrays<Gradient>(n);
-    auto decays = arrays<float>(n / 64 / 4);
+    auto groups = arrays<float>(n / 64 / 4);
     auto square = arrays<float>(2), step = arrays<float>(int64_t(sizeof(Step)) / 4);
     if (!model[0] || !step[0]) return bench.short_of_memory("adamw");
     const Step one = {1, 1, 1, 1, 10, 20, 0};
@@ -88,7 +88,7 @@ void Rows::head_and_update() {
     const OptimizerParams a = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f};
     ROW(sum_of_squares, ", 32M", reinterpret_cast<double*>(square[i]), model[i], n);
     ROW(adamw, ", 32M", w[i], op.parameter == Element::bf16 ? master[i] : nullptr, m[i], v[i], model[i],
-        reinterpret_cast<uint8_t*>(decays[i]), n, reinterpret_cast<Step*>(step[i]), a, 1);
+        reinterpret_cast<uint8_t*>(groups[i]), n, reinterpret_cast<Step*>(step[i]), a, 1);
     free_all();
 }
 

@@ -27,7 +27,7 @@ struct DeviceStep {
     }
 };
 
-constexpr OptimizerParams ADAM = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f};
+constexpr OptimizerParams ADAM = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f, 3};
 Step step_of(int64_t updates, float scale) {
     Step s = {};
     decide_step(&s, 1, 1, ADAM, {});
@@ -41,7 +41,7 @@ Step step_of(int64_t updates, float scale) {
 // Inputs of a step. Weights (0.02) are about as large as their change (0.01), and second moments
 // are at least 1, so that an error in either term of the new weight shows.
 struct Problem {
-    Numbers w, m, v, dw, decays;
+    Numbers w, m, v, dw, groups;
     template <class P> static Problem of(int64_t n, bool with_master) {
         Problem p = {random_normal(n, 1, 0.02), random_normal(n, 2), random_normal(n, 3), random_normal(n, 4, 2),
                      Numbers(size_t(ceil_div(n, 64)))};
@@ -49,7 +49,7 @@ struct Problem {
         p.m = rounded<float>(p.m), p.dw = rounded<float>(p.dw);
         for (double& x : p.v) x = 1 + x * x;
         p.v = rounded<float>(p.v);
-        for (size_t i = 0; i < p.decays.size(); i++) p.decays[i] = double(philox(5, 6, i).v[0] % 2);
+        for (size_t i = 0; i < p.groups.size(); i++) p.groups[i] = double(philox(5, 6, i).v[0] % 4);
         return p;
     }
 };
@@ -58,14 +58,14 @@ struct Problem {
 template <class P> struct State {
     Array<P> w;
     Array<float> master, m, v, dw;
-    Array<uint8_t> decays;
+    Array<uint8_t> groups;
     bool with_master;
     State(Memory mem, const Problem& p, bool has_master)
-        : w(mem, p.w), master(mem, p.w), m(mem, p.m), v(mem, p.v), dw(mem, p.dw), decays(mem, p.decays),
+        : w(mem, p.w), master(mem, p.w), m(mem, p.m), v(mem, p.v), dw(mem, p.dw), groups(mem, p.groups),
           with_master(has_master) {}
     template <class T> void run(const Ops<T, P>& op, const Step& s, uint64_t seed, OptimizerParams a = ADAM) {
         DeviceStep step(Memory(op), s);
-        op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, m, v, dw, decays, w.size(), step, a, seed);
+        op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, m, v, dw, groups, w.size(), step, a, seed);
     }
     std::vector<unsigned char> bits() const {
         auto all = w.bits();
@@ -130,7 +130,7 @@ template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>
     const Numbers got = state.w.read();
     bool promised = true;
     for (size_t i = 0; i < got.size(); i++) {
-        const float x = float(p.decays[i / 64] == 0 ? p.w[i] : p.w[i] - p.w[i] / 512);
+        const float x = float(int(p.groups[i / 64]) % 2 == 0 ? p.w[i] : p.w[i] - p.w[i] / 512);
         uint32_t bits;
         memcpy(&bits, &x, 4);
         bits += philox(seed, updates, i / 4).v[i % 4] >> 16;
@@ -149,8 +149,8 @@ template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bo
         const Step s = step_of(7, scale);
         Numbers w = p.w;
         std::vector<float> m(p.m.begin(), p.m.end()), v(p.v.begin(), p.v.end());
-        std::vector<uint8_t> decays(p.decays.begin(), p.decays.end());
-        reference_ops().adamw(w.data(), nullptr, m.data(), v.data(), p.dw.data(), decays.data(), n, &s, ADAM, 0);
+        std::vector<uint8_t> groups(p.groups.begin(), p.groups.end());
+        reference_ops().adamw(w.data(), nullptr, m.data(), v.data(), p.dw.data(), groups.data(), n, &s, ADAM, 0);
         State<P> state(mem, p, with_master);
         state.run(op, s, 11);
         check.expect("m", state.m, Numbers(m.begin(), m.end()), ROUNDING<float>);
