@@ -228,7 +228,7 @@ void Gpt::head_forward(Activation* logits, const Input* x, int rows) {
     op.linear_forward(logits, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp(), pass.precision);
 }
 
-void Gpt::loss(bool train, float scale) {
+void Gpt::loss(bool train, float scale, int terms) {
     const int C = c.C, V = c.V, Vp = c.Vp(), N = pass.B * pass.S;
     const Parameter* head_w = c.tied ? w.wte : w.headw;
     Gradient* head_dw = c.tied ? dw.wte : dw.headw;
@@ -237,15 +237,15 @@ void Gpt::loss(bool train, float scale) {
         const int rows = std::min(head_rows, N - n);
         const int64_t at = int64_t(n) * C;
         head_forward(head, op.at(lnf, at), rows);
-        op.cross_entropy(losses + n, train ? dhead : nullptr, head, batch.target() + n, scale, c.logits_of(), rows, V,
-                         Vp);
+        op.cross_entropy(losses + n, train ? dhead : nullptr, head, batch.target() + n,
+                         terms ? position_weights + n : nullptr, scale, c.logits_of(), rows, V, Vp);
         if (!train) continue;
         GradTarget<Gradient> into = store.into(head_dw);
         into.add |= n > 0;
         op.lm_head_backward(op.at(dt, at), into, dw.headb, dhead, op.at(lnf, at), head_w, rows, C, Vp, {});
     }
     if (!train) return;
-    op.add_losses(step.loss, losses, N);
+    op.add_losses(step.loss, terms ? term_losses : losses, terms ? terms : N);
     step.targets += pass.targets;
 }
 

@@ -54,7 +54,10 @@ struct Gpt {
     // Computes the losses and, if `train`, the gradients of the head's weights and input,
     // multiplied by `scale` = 1 / the number of targets in the step. Computes logits for head_rows
     // positions at a time, so that (N,Vp) logits never exist.
-    void loss(bool train, float scale);
+    // With `terms`, the step's loss is a sum of so many terms of their own, such as one for each
+    // pair of sequences. loss(false, 0) gives the positions' losses, on which the terms depend;
+    // Model::weighted_loss then calls this function with term_losses and position_weights.
+    void loss(bool train, float scale, int terms = 0);
     // Adds the gradients of all parameters; call after forward(true) and loss(true). `last` marks
     // the step's last batch, whose backward pass also reduces each finished bucket of gradients
     // over the ranks.
@@ -103,6 +106,8 @@ struct Gpt {
     Activation* head = nullptr;    // (head_rows,Vp): logits
     Input* dhead = nullptr;        // (head_rows,Vp): their gradients; may be head
     int head_rows = 0;             // positions per chunk of logits
+    // With Plan::weighted: factors of the positions' gradients; losses of the terms.
+    float *position_weights = nullptr, *term_losses = nullptr;    // (N), (B)
 
   private:
     // Places where dropout applies, each with its own random numbers. The embeddings have one

@@ -74,9 +74,8 @@ Status Trainer::issue() {
     Model& g = *device.model;
     int S = o.seq_len;
     // The step's first sequence, counted from the run's beginning.
-    int64_t first = data.position().epoch * data.samples() + data.position().index;
-    const int64_t sequences = o.total_batch / o.seq_len,
-                  all = objective.targets(first, sequences, S, data.targets(sequences));
+    int64_t first = (data.position().epoch * data.samples() + data.position().index) * task->sequences;
+    const int64_t all = loss->begin(first, o.total_batch / o.seq_len);
     sizes[issued % 2] = {0, all};
     g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
@@ -86,10 +85,10 @@ Status Trainer::issue() {
         Spans spans;
         for (int b = 0; b < o.batch; b++)
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
-                            &targets[size_t(b) * size_t(S)], S, S, &spans, texts[size_t(b)]);
+                            &targets[size_t(b) * size_t(S)], S, S, &spans, texts[size_t(b / task->sequences)]);
         g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
         g.forward(true);
-        g.loss(true, float(1.0 / double(all)));
+        loss->batch(i, S, all);
         g.backward(i + 1 == accumulate);
     }
     Limits limits;
@@ -112,6 +111,7 @@ Status Trainer::issue() {
 
 Step Trainer::outcome() {
     const Step s = device.model->train.finish(&reports, &router_totals);
+    loss->end();
     for (const RankReport& rank : reports) {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
@@ -164,9 +164,9 @@ void Trainer::add_experts(Json& row) const {
     row.set("busiest_expert", busiest_expert(), "expert_load", load, "expert_balance", balance, "router_z", z);
 }
 
-// Loss that shows a failed run. A uniform guess has ln V; random weights (8192 channels, unscaled
-// logits) begin 1.6 above that.
-double Trainer::guess_limit() const { return std::log(double(config.V)) + 2; }
+// Loss that shows a failed run. Random weights (8192 channels, unscaled logits) begin 1.6 above a
+// random guess.
+double Trainer::guess_limit() const { return loss->of_guess() + 2; }
 constexpr int GUESS_STEPS = 20;    // steps above guess_limit before a warning
 
 Status Trainer::report(const Step& s, double seconds, bool whole) {
@@ -186,7 +186,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     // The least important fields come last, because a terminal of 80 columns cuts them off.
     progress.line(formatted("step %lld/%lld  ETA %s  loss %.4f%s  %s tok/s  %.0f ms  lr %.2e  norm %.2f  %s  %s",
                             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss,
-                            val_text.c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
+                            (loss->text() + val_text).c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
                             human_bytes(double(device.gpu ? device_bytes : resident_bytes())).c_str(), speed.c_str()) +
                       (router_totals.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
                       (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
@@ -196,13 +196,13 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
         progress.note(
             formatted("warning: the loss has been far above %.4g, that of a random guess, for %d steps: the "
                       "run learns nothing; a lower --lr, a longer --warmup or a smaller --grad-clip may help",
-                      std::log(double(config.V)), GUESS_STEPS));
+                      loss->of_guess(), GUESS_STEPS));
     above_guessing = above;
     Json row = Json::object("step", state.step, "loss", s.loss, "lr", lr, "grad_norm", s.norm, "ms", 1e3 * seconds,
                             "tokens_per_second", rate);
     if (device.peak > 0) row.set("mfu", work / device.peak);
     row.set("tokens", state.tokens);
-    if (!o.chat.empty()) row.set("targets", sizes[(state.step - 1) % 2].targets);
+    loss->add_metrics(row);
     if (s.skipped) row.set("skipped", true);
     add_experts(row);
     state.unwritten += "{" + row.fields();
@@ -320,19 +320,18 @@ Status Trainer::validate() {
         const double seconds = now_seconds() - began;
         if (seconds > 2) progress.line(countdown_text("validation", "windows", done, windows, seconds));
     };
-    Objective fixed = objective;    // random draws as in `flatgpt eval`
-    fixed.seed = Objective{}.seed;
-    const double loss =
-        TRY(evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, show, ranks.coordinator.get(), fixed)).loss;
-    const bool better = loss < state.best_loss;    // false unless finite
+    const double mean = TRY(loss->validate(show));
+    const bool better = mean < state.best_loss;    // false unless finite
     previous_best = {state.best_step, state.best_loss};
     state.bad_validations = better ? 0 : state.bad_validations + 1;
     if (better) {
-        state.best_loss = loss;
+        state.best_loss = mean;
         state.best_step = state.step;
     }
-    val_text = formatted("  val %.4f", loss);
-    if (ranks.first()) extra_metrics.set("val_loss", loss);    // the other ranks write no metrics
+    val_text = formatted("  val %.4f", mean);
+    if (!ranks.first()) return {};    // the other ranks write no metrics
+    extra_metrics.set("val_loss", mean);
+    loss->add_validation(extra_metrics);
     return {};
 }
 
@@ -374,10 +373,10 @@ Status Trainer::stopped() {
 Status Trainer::loop() {
     started = saved_at = now_seconds();
     first_step = issued = state.step;
-    flops_per_token = training_flops(device.model->op, config, o.seq_len);
+    flops_per_token = training_flops(device.model->op, config, o.seq_len, plan.weighted);
     if (state.step < o.steps)
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
-    const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;
+    const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0 && !loss->on_host();
     Status saved;
     if (!state.unwritten.empty()) {
         TRY(catch_up());
@@ -431,7 +430,7 @@ Status Trainer::finished() {
             formatted("warning: the last step's loss is %.4g, far above %.4g, that of a random guess: these "
                       "weights have learnt nothing; a lower --lr, a longer --warmup or a smaller --grad-clip "
                       "may help",
-                      last, std::log(double(config.V))));
+                      last, loss->of_guess()));
     if (o.keep_best && state.best_step >= 0 && state.best_step < state.step)
         progress.note(
             formatted("the best by validation is step %lld, %.4f: sample and eval take it with "

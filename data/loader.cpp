@@ -153,7 +153,8 @@ const std::vector<Shard>& Loader::shards() const {
 }
 int64_t Loader::targets(int64_t n) const {
     int64_t all = 0;
-    for (int64_t i = 0; i < n; i++) all += s->source->targets(s->sample_at(s->normal({s->at.epoch, s->at.index + i})));
+    for (int64_t i = 0; i < n; i++) all += s->source->targets(sample(i));
     return all;
 }
+int64_t Loader::sample(int64_t i) const { return s->sample_at(s->normal({s->at.epoch, s->at.index + i})); }
 uint64_t Loader::fingerprint() const { return s->source->fingerprint(); }

@@ -121,6 +121,7 @@ class Loader {
     int64_t samples() const;             // samples in an epoch
     int64_t tokens() const;              // tokens of the source
     int64_t targets(int64_t n) const;    // targets of the next n samples, over all ranks
+    int64_t sample(int64_t i) const;     // the source's number of the i-th of these samples
     const SampleSource& source() const;
     const std::vector<Shard>& shards() const;
     uint64_t fingerprint() const;    // the source's

@@ -76,24 +76,25 @@ template <class D> static int64_t scratch_bytes(int V) {
 template <class P> static int64_t scratch_of(const CallSizes& call) { return scratch_bytes<P>(call.in); }
 
 template <Shape shape, class D> static void rows(float* loss, D* dlogits, const float* logits, const int* target,
-                                                 float scale, Logits l, int N, int V, int Vp) {
+                                                 const float* weights, float scale, Logits l, int N, int V, int Vp) {
     float* scratch = static_cast<float*>(cpu_scratch(scratch_bytes<D>(V)));
     each_range(N, 1, int64_t(N) * V, [&](Range r, int worker) {
         for (int64_t n = r.from; n < r.to; n++) {
             D* d = dlogits ? dlogits + n * Vp : nullptr;
             float* e = scratch + int64_t(worker) * padded(V);
             if constexpr (sizeof(D) == sizeof(float)) e = d;
-            loss[n] = target[n] < 0 ? 0 : row<shape>(d, e, logits + n * Vp, target[n], scale, l, V, Vp);
+            const float factor = weights ? scale * weights[n] : scale;
+            loss[n] = target[n] < 0 ? 0 : row<shape>(d, e, logits + n * Vp, target[n], factor, l, V, Vp);
             if (target[n] < 0 && d) __builtin_memset(d, 0, size_t(Vp) * sizeof(D));
         }
     });
 }
 template <class P> static void cross_entropy(float* loss, P* dlogits, const float* logits, const int* target,
-                                             float scale, Logits l, int N, int V, int Vp) {
+                                             const float* weights, float scale, Logits l, int N, int V, int Vp) {
     const auto run = l.cap != 0     ? rows<Shape::capped, P>
                      : l.scale != 1 ? rows<Shape::scaled, P>
                                     : rows<Shape::plain, P>;
-    run(loss, dlogits, logits, target, scale, l, N, V, Vp);
+    run(loss, dlogits, logits, target, weights, scale, l, N, V, Vp);
 }
 
 REGISTER_CPU_WITH_SCRATCH(cross_entropy, cross_entropy<P>, scratch_of<P>)

@@ -72,8 +72,8 @@ template <bool PLAIN> struct Shape {
 
 // KEEP: the row stays in shared memory. dlogits null: loss only.
 template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds__(THREADS, 2)
-    cross_entropy_row(float* loss, T* dlogits, const T* logits, const int* target, float scale, Shape<PLAIN> shape,
-                      int V, int Vp) {
+    cross_entropy_row(float* loss, T* dlogits, const T* logits, const int* target, const float* weights, float scale,
+                      Shape<PLAIN> shape, int V, int Vp) {
     const int64_t n = blockIdx.x;
     const T* x = logits + n * Vp;
     const int vectors = V / W;    // whole vectors; the rest goes element by element
@@ -101,6 +101,7 @@ template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds
     if (!dlogits) return;
 
     T* d = dlogits + n * Vp;
+    if (weights) scale *= weights[n];
     const float factor = scale / sum;
     auto slope = [&](float x) {
         const float z = shape.value(x);
@@ -123,20 +124,21 @@ int64_t shared_bytes() {
     return 1024 * (cc == 80 || cc == 87 ? 164 : cc >= 90 && cc < 120 ? 228 : 100);
 }
 
-template <class T, int W, bool PLAIN> void run(float* loss, T* dlogits, const T* logits, const int* target, float scale,
-                                               Shape<PLAIN> z, int N, int V, int Vp) {
+template <class T, int W, bool PLAIN> void run(float* loss, T* dlogits, const T* logits, const int* target,
+                                               const float* weights, float scale, Shape<PLAIN> z, int N, int V,
+                                               int Vp) {
     const int64_t row = round_up(V, W) * sizeof(T), threads = round_up(ceil_div(V, W * AHEAD<W>), 32);
     Launch grid = {dim3(unsigned(N)), dim3(unsigned(threads < THREADS ? threads : THREADS))};
     if (W > 1 && dlogits && 2 * (row + 2048) <= shared_bytes()) {
         grid.shared = size_t(row);
-        launch(cross_entropy_row<T, W, W != 1, PLAIN>, grid, loss, dlogits, logits, target, scale, z, V, Vp);
-    } else launch(cross_entropy_row<T, W, false, PLAIN>, grid, loss, dlogits, logits, target, scale, z, V, Vp);
+        launch(cross_entropy_row<T, W, W != 1, PLAIN>, grid, loss, dlogits, logits, target, weights, scale, z, V, Vp);
+    } else launch(cross_entropy_row<T, W, false, PLAIN>, grid, loss, dlogits, logits, target, weights, scale, z, V, Vp);
 }
-template <class T> void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale,
-                                      Logits z, int N, int V, int Vp) {
+template <class T> void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, const float* weights,
+                                      float scale, Logits z, int N, int V, int Vp) {
     auto with = [&](auto shape) {
-        if (rows_align<T>(Vp)) run<T, VEC<T>>(loss, dlogits, logits, target, scale, shape, N, V, Vp);
-        else run<T, 1>(loss, dlogits, logits, target, scale, shape, N, V, Vp);
+        if (rows_align<T>(Vp)) run<T, VEC<T>>(loss, dlogits, logits, target, weights, scale, shape, N, V, Vp);
+        else run<T, 1>(loss, dlogits, logits, target, weights, scale, shape, N, V, Vp);
     };
     if (z.scale == 1 && z.cap == 0) with(Shape<true>{z});
     else with(Shape<false>{z});

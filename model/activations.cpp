@@ -162,6 +162,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
     if (c.sum_norm() && !own) g.lnf = as_input(g.x_last);
     else at.reserve(g.lnf, N * c.C);
     for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.reserve(*p, N);
+    if (g.plan.weighted) at.reserve(g.position_weights, N), at.reserve(g.term_losses, g.plan.B);
     if (c.norm == NormKind::rms) g.mean_f = nullptr;
     if (c.embed_norm) {
         at.reserve(g.embedded, N * c.C);

@@ -106,19 +106,31 @@ void run_counted_step(Model& model, int batches) {
     for (int i = 0; i < batches; i++) {
         model.batch.upload(nullptr, nullptr, model.plan.B, model.plan.S);
         model.forward(true);
-        model.loss(true, 1);
+        if (model.plan.weighted) model.loss(false, 0);
+        model.loss(true, 1, model.plan.weighted ? model.plan.B : 0);
         model.backward(i + 1 == batches);
     }
     model.train.update({}, {}, 0);
 }
 
-Cost training_cost(const Table& like, const Config& c, int B, int S) {
+Cost training_cost(const Table& like, const Config& c, int B, int S, bool weighted) {
     CostTable count(like);
     Model model(count.table);
-    const Status s = model.allocate(c, {RunMode::train, B, S});
+    const Status s = model.allocate(c, {.mode = RunMode::train, .B = B, .S = S, .weighted = weighted});
     CHECK(s.ok(), "%s", s.message.c_str());
     run_counted_step(model);
     return count.all();
+}
+
+double scoring_flops(const Table& like, const Config& c, int S) {
+    CostTable count(like);
+    Model model(count.table);
+    const Status s = model.allocate(c, {RunMode::infer, 1, S});
+    CHECK(s.ok(), "%s", s.message.c_str());
+    model.batch.upload(nullptr, nullptr, 1, S);
+    model.forward();
+    model.loss(false, 0);
+    return count.all().flops() / S;
 }
 
 Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan) {

@@ -101,11 +101,13 @@ struct CostComm : Comm {
 // model's table must be a CostTable's.
 void run_counted_step(Model& model, int batches = 1);
 // Cost of a training step of B sequences of S tokens, without recomputation. training_flops: FLOPs
-// per token of such a step.
-Cost training_cost(const Table& like, const Config& c, int B, int S);
-inline double training_flops(const Table& like, const Config& c, int S) {
-    return training_cost(like, c, 1, S).flops() / S;
+// per token of such a step. `weighted` as in Plan.
+Cost training_cost(const Table& like, const Config& c, int B, int S, bool weighted = false);
+inline double training_flops(const Table& like, const Config& c, int S, bool weighted = false) {
+    return training_cost(like, c, 1, S, weighted).flops() / S;
 }
+// FLOPs per token of a forward pass with losses, on sequences of S tokens.
+double scoring_flops(const Table& like, const Config& c, int S);
 // Device memory of a model by purpose: its allocations, and the scratch of a step (RunMode::train)
 // or a forward pass. Exit 2: impossible sizes.
 Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan);

@@ -148,3 +148,10 @@ double Model::mean_loss(float* to) {
     for (float loss : host) sum += double(loss);
     return sum / double(std::max<int64_t>(1, pass.targets));
 }
+
+void Model::weighted_loss(const float* factors, const float* terms, int count, float scale) {
+    CHECK(plan.weighted && count > 0 && count <= plan.B, "%d terms of %d sequences", count, plan.B);
+    op.upload(position_weights, factors, int64_t(sizeof(float)) * pass.B * pass.S);
+    op.upload(term_losses, terms, int64_t(sizeof(float)) * count);
+    loss(true, scale, count);
+}

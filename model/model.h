@@ -32,6 +32,9 @@ struct Model : Gpt {
     // Mean loss of the targets >= 0, summed in double, in the order of positions. If `losses` (N)
     // on the host is not null, copies all losses there.
     double mean_loss(float* losses = nullptr);
+    // Computes the head's gradients for losses of whole sequences. weights (N): factor of each
+    // position's gradient; terms (count): losses that are added to the step's. Both on the host.
+    void weighted_loss(const float* weights, const float* terms, int count, float scale);
     // Reads and writes parts of the flat buffers, converted to and from float (ParamStore).
     void read(StateKind part, int64_t offset, int64_t n, float* to) const { store.read(part, offset, n, to); }
     void write(StateKind part, int64_t offset, int64_t n, const float* from) { store.write(part, offset, n, from); }

@@ -29,6 +29,7 @@ struct Plan {
     // each layer their gradients are added, but the reported loss does not include them.
     float balance = 0, router_z_loss = 0;
     WeightFormats stored = {};    // packed parameters' formats
+    bool weighted = false;        // gradients of positions have factors (Gpt::loss)
     int64_t max_tokens() const { return int64_t(B) * S; }
 };
 struct MemoryRow {

@@ -7,13 +7,17 @@
 #include "base/file.h"
 #include "train.h"
 
+Status Trainer::check_chat_model() const {
+    if (config.mask_kind != MaskKind::causal)
+        return fail(Exit::usage, "%s: the model is trained with --objective %s; expected causal (--objective causal)",
+                    task->flag, Objective{.mask_kind = config.mask_kind}.name());
+    if (!tokenizer.vocab_size()) return fail(Exit::usage, "%s: the run has no tokenizer; give --tokenizer", task->flag);
+    return {};
+}
+
 // A resumed run has its template from its checkpoint, since --chat-template's file may be gone.
 Status Trainer::choose_chat_template() {
-    if (o.chat.empty()) return {};
-    if (config.mask_kind != MaskKind::causal)
-        return fail(Exit::usage,
-                    "--chat: the model is trained with --objective %s; expected causal (--objective causal)",
-                    Objective{.mask_kind = config.mask_kind}.name());
+    TRY(check_chat_model());
     for (auto [value, name] : {std::pair{config.stride, "--stride"}, {config.global_tokens, "--global-tokens"}})
         if (o.pack && value)
             return fail(Exit::usage, "%s %d, --pack: what is seen beyond the window counts from the sequence's start",
@@ -26,13 +30,11 @@ Status Trainer::choose_chat_template() {
         progress.note(
             "note: --pack: the model's positions are a table, in which only a sequence's first conversation begins "
             "at 0, as each does in chat; without --pack all do");
-    if (!tokenizer.vocab_size()) return fail(Exit::usage, "--chat: the run has no tokenizer; give --tokenizer");
     const std::string kept = tokenizer.vocabulary().chat_template;
     const std::string named = resuming && !kept.empty() ? "" : o.chat_template;
     if (named.empty() && kept.empty())
-        return fail(Exit::usage,
-                    "--chat: %s has no chat template; give --chat-template a file, or --chat-template chatml",
-                    start.empty() ? "the tokenizer" : start.c_str());
+        return fail(Exit::usage, "%s: %s has no chat template; give --chat-template a file, or --chat-template chatml",
+                    task->flag, start.empty() ? "the tokenizer" : start.c_str());
     ChatFormat format = TRY(chat_format(start.empty() ? "the tokenizer" : start, named, tokenizer));
     if (resuming && !kept.empty() && !o.chat_template.empty()) {
         const Result<ChatFormat> given = chat_format(start, o.chat_template, tokenizer);
@@ -53,74 +55,43 @@ Status Trainer::choose_chat_template() {
     return {};
 }
 
-static ConversationOptions conversation_options(const TrainOptions& o, const Tokenizer& tokenizer, int vocab) {
-    return {.pattern = o.chat,
-            .flag = "--chat",
-            .train_on = train_on_named(o.train_on).value,
-            .pack = o.pack,
-            .drop = o.too_long == "drop",
-            .S = o.seq_len,
-            .vocab = vocab,
-            .pad = std::max(0, tokenizer.vocabulary().pad)};
-}
-void Trainer::note_conversations(const Conversations& read, const char* flag) {
-    if (const std::string note = read.note(); !note.empty() && !o.preview)
-        progress.note(
-            formatted("note: %s: %s%s", flag, counted(read.conversations(), "conversation").c_str(), note.c_str()));
+Result<std::shared_ptr<LineSource>> Trainer::read_conversations(const std::string& pattern, const std::string& flag) {
+    const ConversationOptions options = {.pattern = pattern,
+                                         .flag = flag,
+                                         .train_on = train_on_named(o.train_on).value,
+                                         .pack = o.pack,
+                                         .drop = o.too_long == "drop",
+                                         .S = o.seq_len,
+                                         .vocab = config.V,
+                                         .pad = std::max(0, tokenizer.vocabulary().pad)};
+    return std::shared_ptr<LineSource>(TRY(Conversations::read(options, *chat_encoder)));
 }
 
-Status Trainer::read_conversations() {
-    if (o.chat.empty()) return {};
-    ConversationOptions c = conversation_options(o, tokenizer, config.V);
-    conversations = TRY(Conversations::read(c, *chat_encoder));
-    note_conversations(*conversations, "--chat");
-    c.pattern = o.chat_val;
-    c.flag = "--chat-val";
-    if (!o.chat_val.empty()) {
-        val_conversations = TRY(Conversations::read(c, *chat_encoder));
-        note_conversations(*val_conversations, "--chat-val");
-    }
-    // A total batch that is given is a multiple of the usual length.
-    if (length_given || o.pack || o.total_batch) return {};
-    const int longest = std::max(conversations->longest(), val_conversations ? val_conversations->longest() : 0);
-    resolve("seq-len", "0", std::to_string(o.seq_len = std::min(o.seq_len, int(round_up(longest, 16)))));
-    conversations->shorten(o.seq_len);
-    if (val_conversations) val_conversations->shorten(o.seq_len);
-    return {};
-}
-
-Status Trainer::open_conversations() {
-    LoaderConfig l = loader_config();
-    data = TRY(Loader::open(conversations, l));
-    if (!val_conversations) return {};
-    l.shuffle = false;
-    l.max_tokens = o.eval_tokens;
-    val = TRY(Loader::open(val_conversations, l));
-    if (val.fingerprint() == data.fingerprint())
-        progress.note("note: --chat-val has the conversations of --chat: its loss says nothing about new ones");
-    return {};
-}
-
-Status Trainer::preview() const {
-    const Conversations& all = *conversations;
+// Returns the text of some tokens, with what is learnt in colour or in brackets.
+std::string Trainer::preview_text(const EncodedChat& e) const {
     const bool colors = stdout_has_colors();
     const std::string begin = colors ? "\033[32m" : "[[", end = colors ? "\033[0m" : "]]";
+    StreamDecoder decoder;    // several tokens may make a character
+    std::string text;
+    for (size_t k = 0; k < e.ids.size(); k++) {
+        const bool before = k > 0 && e.trained[k - 1];
+        if (before != e.trained[k]) text += escape_control(decoder.finish()) + (before ? end : begin);
+        text += escape_control(decoder.push(tokenizer.token(e.ids[k])));
+    }
+    text += escape_control(decoder.finish());
+    if (!e.ids.empty() && e.trained.back()) text += end;
+    return text + (text.ends_with('\n') ? "" : "\n");
+}
+
+Status Trainer::preview_conversations() const {
+    const Conversations& all = static_cast<const Conversations&>(*source);
     const int64_t shown = std::min<int64_t>(o.preview, all.conversations());
     for (int64_t i = 0; i < shown; i++) {
         const EncodedChat e = all.conversation(i);
         printf("--- conversation %lld: %s, %lld learnt ---\n", (long long)i + 1,
                counted(int64_t(e.ids.size()), "token").c_str(),
                (long long)std::count(e.trained.begin(), e.trained.end(), true));
-        StreamDecoder decoder;    // several tokens may make a character
-        std::string text;
-        for (size_t k = 0; k < e.ids.size(); k++) {
-            const bool before = k > 0 && e.trained[k - 1];
-            if (before != e.trained[k]) text += escape_control(decoder.finish()) + (before ? end : begin);
-            text += escape_control(decoder.push(tokenizer.token(e.ids[k])));
-        }
-        text += escape_control(decoder.finish());
-        if (!e.ids.empty() && e.trained.back()) text += end;
-        printf("%s%s", text.c_str(), text.ends_with('\n') ? "" : "\n");
+        printf("%s", preview_text(e).c_str());
     }
     const Conversations::Counts& n = all.counts;
     printf("lines          %lld\n", (long long)n.lines);

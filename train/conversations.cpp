@@ -9,8 +9,6 @@
 
 #include "base/command.h"
 #include "base/console.h"
-#include "base/pool.h"
-#include "data/corpus.h"
 #include "files/json.h"
 
 using nlohmann::ordered_json;
@@ -57,7 +55,8 @@ Result<std::vector<ChatMessage>> part_of(const ordered_json& object, const char*
     std::string text;
     return OrderedFields{object, where}.get(key, &text);    // fails: no text
 }
-// Checks what training needs beyond what templates do.
+}    // namespace
+
 Status check_conversation(const Conversation& c) {
     if (c.messages.empty()) return fail(Exit::input, "%s: messages: expected some, found none", c.where.c_str());
     bool answered = false;
@@ -74,7 +73,13 @@ Status check_conversation(const Conversation& c) {
         return fail(Exit::input, "%s: role: expected an assistant's message to learn, found none", c.where.c_str());
     return {};
 }
-}    // namespace
+
+Result<std::string> tools_of(const ordered_json& line, const std::string& where) {
+    const auto tools = line.find("tools");
+    if (tools == line.end() || tools->is_null()) return std::string();
+    if (!tools->is_array()) return fail(Exit::input, "%s: tools: expected a list", where.c_str());
+    return tools->empty() ? std::string() : tools->dump();
+}
 
 Result<Conversation> conversation_parse(std::string_view line, const std::string& where) {
     const ordered_json j = TRY(json_parse_ordered(line, where, JSON_DEPTH));
@@ -103,60 +108,43 @@ Result<Conversation> conversation_parse(std::string_view line, const std::string
                     "%s: expected the field messages, or prompt and completion, or conversations; its fields: %s",
                     where.c_str(), fields.empty() ? "none" : join(fields, ", ").c_str());
     }
-    if (j.contains("tools") && !j["tools"].is_null()) {
-        if (!j["tools"].is_array()) return fail(Exit::input, "%s: tools: expected a list", where.c_str());
-        if (!j["tools"].empty()) c.tools = j["tools"].dump();
-    }
+    c.tools = TRY(tools_of(j, where));
     TRY(check_conversation(c));
     return c;
 }
 
 // ---- all lines ----------------------------------------------------------------------------------
 
+Result<EncodedChat> conversation_encode(const ChatEncoder& encoder, const Conversation& c, TrainOn train_on) {
+    if (!c.tools.empty() && !encoder.writes("tools"))
+        return fail(Exit::input,
+                    "%s: tools: the chat template writes none; give --chat-template one that does, or take the "
+                    "field out",
+                    c.where.c_str());
+    const bool calls = encoder.writes("tool_calls");
+    for (size_t k = 0; k < c.messages.size() && !calls; k++)
+        if (c.messages[k].calls)
+            return fail(Exit::input,
+                        "%s: message %zu: tool_calls: the chat template writes none; give --chat-template one "
+                        "that does",
+                        c.where.c_str(), k + 1);
+    return encoder.encode(c, train_on);
+}
+
 Result<std::shared_ptr<Conversations>> Conversations::read(const ConversationOptions& options,
                                                            const ChatEncoder& encoder) {
-    constexpr size_t GROUP_BYTES = 16 << 20;    // bytes of lines that are encoded at once
     auto all = std::make_shared<Conversations>();
     all->o = options;
-    CorpusConfig files;
-    files.files = TRY(shard_glob(options.pattern));
-    files.format = TextFormat::jsonl;
-    files.flags = false;
-    Corpus corpus = TRY(Corpus::open(files));
-    const bool calls = encoder.writes("tool_calls"), tools = encoder.writes("tools"),
-               reasons = encoder.writes("reasoning_content") || encoder.writes(".thinking") ||
+    const bool reasons = encoder.writes("reasoning_content") || encoder.writes(".thinking") ||
                          encoder.writes("['thinking']");
-    auto encoded = [&](const Segment& line) -> Result<EncodedChat> {
-        const Conversation c = TRY(conversation_parse(line.text, line.where));
-        if (!tools && !c.tools.empty())
-            return fail(Exit::input,
-                        "%s: tools: the chat template writes none; give --chat-template one that does, or take the "
-                        "field out",
-                        c.where.c_str());
-        for (size_t k = 0; k < c.messages.size() && !calls; k++)
-            if (c.messages[k].calls)
-                return fail(Exit::input,
-                            "%s: message %zu: tool_calls: the chat template writes none; give --chat-template one "
-                            "that does",
-                            c.where.c_str(), k + 1);
-        return encoder.encode(c, options.train_on);
+    auto encode = [&](const Segment& line) -> Result<EncodedChat> {
+        return conversation_encode(encoder, TRY(conversation_parse(line.text, line.where)), options.train_on);
     };
-    for (bool more = true; more;) {
-        std::vector<Segment> lines;
-        for (size_t bytes = 0; more && bytes < GROUP_BYTES; bytes += lines.empty() ? 0 : lines.back().text.size()) {
-            Segment line;
-            more = TRY(corpus.next(line));
-            if (more) lines.push_back(std::move(line));
-        }
-        std::vector<Result<EncodedChat>> chats(lines.size(), EncodedChat{});
-        each_chunk(int64_t(lines.size()), [&](int64_t i, int) { chats[size_t(i)] = encoded(lines[size_t(i)]); });
-        for (size_t i = 0; i < lines.size(); i++) {
-            all->counts.lines++;
-            all->counts.unread += !reasons && lines[i].text.find("\"reasoning_content\"") != std::string::npos;
-            all->add(TRY(chats[i]));
-        }
-        count_progress();
-    }
+    TRY(each_json_line(options.pattern, encode, [&](const Segment& line, EncodedChat e) {
+        all->counts.lines++;
+        all->counts.unread += !reasons && line.text.find("\"reasoning_content\"") != std::string::npos;
+        all->add(std::move(e));
+    }));
     if (all->conversations() == 0)
         return fail(Exit::input, "%s %s: expected conversations, found %s%s", options.flag.c_str(),
                     options.pattern.c_str(), counted(all->counts.lines, "line").c_str(), all->note().c_str());
@@ -290,6 +278,7 @@ std::string Conversations::text() const {
                      counted(conversations(), "conversation").c_str(), human_count(double(counts.trained)).c_str(),
                      counted(samples(), "sample").c_str(), o.S, 100 * filled());
 }
+std::string Conversations::items() const { return counted(conversations(), "conversation"); }
 std::string Conversations::note() const {
     std::string all;
     if (counts.cut)

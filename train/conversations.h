@@ -9,8 +9,8 @@
 #pragma once
 #include <memory>
 
-#include "data/samples.h"
 #include "infer/chat/chat_encoder.h"
+#include "train/json_lines.h"
 
 // Values of --train-on: name, and what is learnt, for people.
 struct TrainOnRow {
@@ -25,6 +25,13 @@ const TrainOnRow& train_on_named(const std::string& name);    // one of these na
 
 // Reads one line. Exit 3: names `where` and the field, with what was expected and what was found.
 Result<Conversation> conversation_parse(std::string_view line, const std::string& where);
+// Parts of conversation_parse for lines that hold conversations in other fields (train/pairs.h).
+// check_conversation checks what training needs beyond what templates do. tools_of returns the
+// line's tools as JSON text.
+Status check_conversation(const Conversation& c);
+Result<std::string> tools_of(const nlohmann::ordered_json& line, const std::string& where);
+// Encodes a conversation. Exit 3: it has tools or calls, and the template writes none.
+Result<EncodedChat> conversation_encode(const ChatEncoder& encoder, const Conversation& c, TrainOn train_on);
 
 struct ConversationOptions {
     std::string pattern = {};    // shard_glob expands it; each file may be compressed
@@ -35,13 +42,14 @@ struct ConversationOptions {
     int S = 0, vocab = 0, pad = 0;
 };
 
-class Conversations : public SampleSource {
+class Conversations : public LineSource {
   public:
     // Reads, renders and encodes all lines, on all cores. Exit 3: the first line that is wrong, or
     // no conversation is left.
     static Result<std::shared_ptr<Conversations>> read(const ConversationOptions& options, const ChatEncoder& encoder);
-    int longest() const;         // tokens that the model reads of the longest conversation
-    void shorten(int length);    // makes the samples this long, which no conversation exceeds
+    int longest() const override;
+    void shorten(int length) override;
+    std::string items() const override;
     int64_t samples() const override { return int64_t(first_of.size()) - 1; }
     int64_t tokens() const override { return int64_t(ids.size()); }
     int64_t targets(int64_t sample) const override;
@@ -60,8 +68,8 @@ class Conversations : public SampleSource {
     } counts;
     int64_t conversations() const { return int64_t(begins.size()) - 1; }
     EncodedChat conversation(int64_t i) const;
-    double filled() const;       // share of the samples' positions that are no padding
-    std::string note() const;    // text on cut and dropped lines; "": none
+    double filled() const;    // share of the samples' positions that are no padding
+    std::string note() const override;
 
   private:
     void add(EncodedChat e);

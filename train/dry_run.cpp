@@ -145,8 +145,8 @@ Status print_ranks(const Trainer& t) {
            plan.comm_dtype == Element::bf16 ? "bf16" : "fp32", parts.c_str());
     std::string links = formatted("%.4g GB/s", (nodes == 1 ? r.inside : r.outside) / 1e9);
     if (nodes > 1 && node > 1) links += formatted(" to other machines, %.4g within", r.inside / 1e9);
-    const double flops = training_flops(t.device.model->op, t.config, t.o.seq_len) * double(t.o.total_batch) /
-                         plan.ranks;
+    const double flops = training_flops(t.device.model->op, t.config, t.o.seq_len, plan.weighted) *
+                         double(t.o.total_batch) / plan.ranks;
     printf("time          %s of work at %.3g TFLOP/s; beside it at least %s of sending at %s; not measured\n",
            duration(flops / r.flops).c_str(), r.flops / 1e12,
            duration(sending_seconds(r, plan.ranks, sent.sums + sent.gathers)).c_str(), links.c_str());
@@ -163,29 +163,19 @@ static void print_run(const Trainer& t) {
         printf(
             "data          none given (--data)%s\n",
             t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)" : "");
-    const Objective& objective = t.objective;
-    if (!o.chat.empty())
-        printf("objective     causal, on %s%s\n", train_on_named(o.train_on).text,
-               o.pack ? ", conversations apart" : "");
-    else if (!objective.is_plain_causal()) {
-        std::string more;
-        if (objective.mask_kind == MaskKind::all)
-            more =
-                formatted(", %g %% of the tokens are targets, token %d masks", 100 * o.mask_fraction, objective.mask);
-        if (o.documents) more += formatted(", documents apart: token %d begins one", objective.begin);
-        printf("objective     %s%s\n", objective.name(), more.c_str());
-    }
+    if (const std::string text = t.task->text(t); !text.empty()) printf("objective     %s\n", text.c_str());
     const double tokens = double(o.total_batch) * double(o.steps);
     std::string steps = t.plan.ranks > 1 ? formatted(" x %d (ranks)", t.plan.ranks) : "";
     if (o.steps) steps += formatted("; %lld steps = %s tokens", (long long)o.steps, human_count(tokens).c_str());
-    if (has_data)
-        steps += formatted(", %.2f epochs", tokens / double(std::max<int64_t>(1, t.data.samples() * o.seq_len)));
+    if (has_data) steps += formatted(", %.2f epochs", tokens / double(std::max<int64_t>(1, t.pass_tokens())));
     printf("step          %lld tokens = %d x %d x %d (accumulated)%s\n", (long long)o.total_batch, o.batch, o.seq_len,
            t.accumulate, steps.c_str());
-    const double flops = training_flops(t.device.model->op, t.config, o.seq_len);
+    const double flops = training_flops(t.device.model->op, t.config, o.seq_len, t.plan.weighted);
     printf("work          %s per token, %s per step%s\n", decimal(flops, "FLOP").c_str(),
            decimal(flops * double(o.total_batch), "FLOP").c_str(),
            o.steps ? (", " + decimal(flops * tokens, "FLOP") + " in all").c_str() : "");
+    if (const double before = t.loss->prepare_flops(); before > 0)
+        printf("reference     %s, once, before the first step\n", decimal(before, "FLOP").c_str());
 }
 
 Status Trainer::dry_run() {

@@ -3,6 +3,7 @@
 
 #include "checkpoint/gguf.h"
 #include "train/gpu_plan.h"
+#include "train/preference.h"
 #include "train.h"
 
 // ---- the rows, in the order of --help -----------------------------------------------------------
@@ -55,20 +56,20 @@ std::vector<Flag> model_flags(TrainOptions& o) {
     return flags;
 }
 FlagGroup chat_flags(TrainOptions& o) {
-    const std::vector<std::string> chat = {"--chat"};
+    const std::vector<std::string> chat = {"--chat"}, either = {"--chat or --prefer"};
     return {"Conversations",
             {},
             {
                 {.name = "--chat-template",
                  .to = &o.chat_template,
                  .help = "a file with a chat template (Jinja), or chatml, for a model without one; the run keeps it",
-                 .needs = chat},
+                 .needs = either},
                 {.name = "--preview",
                  .to = &o.preview,
-                 .help = "print this many conversations, with what is learnt in colour, and counts; then stop",
+                 .help = "print this many conversations or pairs, with what is learnt in colour, and counts; then stop",
                  .min = 0,
                  .max = 1e9,
-                 .needs = chat,
+                 .needs = either,
                  .excludes = {"--dry-run"}},
                 {.name = "--chat-val",
                  .to = &o.chat_val,
@@ -87,7 +88,45 @@ FlagGroup chat_flags(TrainOptions& o) {
                  .to = &o.too_long,
                  .help = "a conversation longer than --seq-len is cut, or left out",
                  .choices = {"cut", "drop"},
-                 .needs = chat},
+                 .needs = either},
+            }};
+}
+FlagGroup preference_flags(TrainOptions& o) {
+    const std::vector<std::string> prefer = {"--prefer"};
+    return {"Preferences",
+            {},
+            {
+                {.name = "--prefer-val",
+                 .to = &o.prefer_val,
+                 .help = "pairs for validation, given in the same way",
+                 .needs = prefer},
+                {.name = "--prefer-loss",
+                 .to = &o.prefer_loss,
+                 .help = "the loss of a pair: dpo, ipo and kto-paired compare with the starting weights, whose scores "
+                         "are computed once and kept in the run; orpo and simpo compare with nothing",
+                 .choices = preference_names(),
+                 .needs = prefer},
+                {.name = "--beta",
+                 .to = &o.beta,
+                 .help = "factor of the rewards; orpo: of the odds ratio's loss. 0: the loss's usual one, 2 for simpo, "
+                         "0.1 for the others",
+                 .min = 0,
+                 .max = 1e6,
+                 .needs = prefer},
+                {.name = "--label-smoothing",
+                 .to = &o.label_smoothing,
+                 .help = "dpo: the share of pairs whose answers are expected to be swapped (conservative DPO)",
+                 .min = 0,
+                 .max = 0.499,
+                 .needs = prefer,
+                 .excludes = {"--prefer-loss ipo", "--prefer-loss kto-paired", "--prefer-loss orpo",
+                              "--prefer-loss simpo"}},
+                {.name = "--gamma",
+                 .to = &o.gamma,
+                 .help = "simpo: the margin that the rewards should have",
+                 .min = 0,
+                 .max = 1e6,
+                 .needs = {"--prefer-loss simpo"}},
             }};
 }
 std::vector<FlagGroup> run_flags(TrainOptions& o) {
@@ -98,7 +137,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .to = &o.data,
               .help = "training shards, from `flatgpt tokenize`: a path, a glob pattern, "
                       "or several separated by commas",
-              .required_unless = {"--chat", "--dry-run"}},
+              .required_unless = {"--chat", "--prefer", "--dry-run"}},
              {"--val", &o.val, "validation shards, given in the same way"},
              {.name = "--chat",
               .to = &o.chat,
@@ -106,6 +145,13 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
                       "completion, or ShareGPT's conversations), written by the model's chat template; "
                       "--preview 3 shows what is learnt",
               .excludes = {"--data", "--val", "--documents", "--raw-u16", "--objective prefix", "--objective mlm"}},
+             {.name = "--prefer",
+              .to = &o.prefer,
+              .help = "pairs of answers to learn from instead: JSON lines with prompt, chosen and rejected, as texts "
+                      "or as messages; with --prefer-loss dpo or another",
+              .needs = {"--from"},
+              .excludes = {"--data", "--val", "--chat", "--pack", "--documents", "--raw-u16", "--objective prefix",
+                           "--objective mlm"}},
              {"--tokenizer", &o.tokenizer,
               "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
               "checkpoint's, else gpt2"},
@@ -232,6 +278,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
          }},
         chat_flags(o),
+        preference_flags(o),
         {"Schedule and optimizer",
          {
              {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
@@ -244,7 +291,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .help = "steps between validations; 0: only at the end",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val or --chat-val"}},
+              .needs = {"--val, --chat-val or --prefer-val"}},
              {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
          },
          {
@@ -254,7 +301,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
                       "the same each time; 0: all",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val or --chat-val"}},
+              .needs = {"--val, --chat-val or --prefer-val"}},
              {.name = "--patience",
               .to = &o.patience,
               .help = "stop after this many validations without a lower loss; 0: "
@@ -363,7 +410,7 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
 
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
-    Command c{"train", "Train a GPT on token shards or conversations, from scratch or from a checkpoint.",
+    Command c{"train", "Train a GPT on token shards, conversations or preferences, from scratch or from a checkpoint.",
               "flatgpt train --data 'tokens/austen_train_*.bin' --val 'tokens/austen_val_*.bin' --tokenizer tok.json "
               "--model d6 --out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3"};
     c.flags = flag_groups(run_flags(*o));

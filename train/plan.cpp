@@ -21,6 +21,7 @@
 #include "model/families/families.h"
 #include "model/cost_table.h"
 #include "train/gpu_plan.h"
+#include "train/reference.h"
 #include "train.h"
 
 int64_t resident_bytes() {
@@ -167,13 +168,13 @@ Status Trainer::set_up() {
     if (!o.dry_run && !o.preview) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
     TRY(agreed(ranks.first() ? open_trace(o.trace, device.model, trace) : Status{}));
     device.model->store.comm = ranks.comm.get();
-    TRY(agreed(read_conversations()));
+    TRY(agreed(read_lines()));
     TRY(agreed(choose_batch()));
     agree_on_batch();
     TRY(check_fp8(device, config, plan.B, o.seq_len));
     TRY(agreed(open_data()));
     TRY(agreed(plan_steps()));
-    if (o.preview) return preview();
+    if (o.preview) return (this->*task->preview)();
     if (has_data()) warn_of_repetition();
     if (plan.ranks == 1 && o.zero) progress.note("note: --zero changes nothing on one rank");
     if (plan.ranks == 1 && plan.comm_dtype != Element::f32)
@@ -188,6 +189,7 @@ Status Trainer::set_up() {
     TRY(agreed(load()));
     TRY(check_same_start());
     broadcast_algorithms();
+    TRY(loss->prepare());
     state.config = o.resolved;
     state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
     TRY(agreed(open_metrics()));
@@ -211,7 +213,7 @@ std::string Trainer::launcher_text() const {
 // Repeated data is worth nearly as much as new data up to 4 epochs, half as much at the 16th,
 // nothing at the 40th (Muennighoff et al. 2023).
 void Trainer::warn_of_repetition() {
-    const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
+    const double unique = double(pass_tokens()), parameters = double(config_parameters(config));
     const double epochs = double(o.steps) * double(o.total_batch) / unique;
     const bool large = start.empty() && parameters > unique && epochs > 4;
     if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
@@ -231,10 +233,15 @@ Status Trainer::choose_batch() {
     plan.rank = ranks.rank(), plan.ranks = ranks.count();
     plan.zero = o.zero;
     plan.spans = o.documents || o.pack;
+    plan.weighted = task->weighted;
     plan.dropout = float(o.dropout);
     plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
     plan.balance = float(o.balance_loss), plan.router_z_loss = float(o.router_z_loss);
     plan.comm_dtype = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
+    const int step = task->sequences;    // a batch has whole samples
+    if (o.batch % step)
+        return fail(Exit::usage, "--batch %d: expected a multiple of %d, the number of sequences of each of %s's %s",
+                    o.batch, step, task->flag, task->noun);
     if (o.batch) return {};
     if (o.total_batch % o.seq_len)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
@@ -242,7 +249,7 @@ Status Trainer::choose_batch() {
     // Uses 95 % of free memory, because the allocator rounds up and other processes need some. On a
     // CPU, the ranks of a machine share that memory.
     const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.info.local_ranks);
-    const int64_t pass = conversations ? ceil_div(conversations->samples(), plan.ranks) : 256;
+    const int64_t pass = source ? step * ceil_div(source->samples(), plan.ranks) : 256;
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks)
                                        : std::min<int64_t>(256, pass);
     auto need = [&](int B) {
@@ -251,15 +258,16 @@ Status Trainer::choose_batch() {
         if (!memory.status.ok()) return INT64_MAX;
         return total_bytes(memory.value) + collective_scratch(device.model->op, config, plan, device.gpu);
     };
-    if (need(1) > free)
-        return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,
-                    human_bytes(double(need(1))).c_str(), human_bytes(double(free)).c_str());
-    int fits = 1;    // need(B) never decreases
+    if (need(step) > free)
+        return fail(Exit::device, "out of memory: %s of %d tokens needs %s, %s are free",
+                    step == 1 ? "one sequence" : "a pair of sequences", o.seq_len,
+                    human_bytes(double(need(step))).c_str(), human_bytes(double(free)).c_str());
+    int fits = step;    // need(B) never decreases
     for (int over = int(std::min<int64_t>(rows, 4096)) + 1; over - fits > 1;) {
         const int B = (fits + over) / 2;
         (need(B) <= free ? fits : over) = B;
     }
-    plan.B = fits;
+    plan.B = fits - fits % step;
     return {};
 }
 
@@ -278,7 +286,7 @@ void Trainer::agree_on_batch() {
             plan.B = std::min(plan.B, stoi(theirs));
         plan.B = stoi(ranks.coordinator->broadcast(std::to_string(plan.B)));
     }
-    while (o.total_batch && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B--;
+    while (plan.B > task->sequences && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B -= task->sequences;
     o.batch = plan.B;
     resolve("batch", "0", std::to_string(o.batch));
     progress.note("--batch auto: " + counted(o.batch, "sequence") + " of " + counted(o.seq_len, "token"));
@@ -315,7 +323,7 @@ Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>&
 }    // namespace
 
 Status Trainer::open_data() {
-    TRY(o.chat.empty() ? open_shards() : open_conversations());
+    TRY((this->*task->open)());
     if (!validates()) return {};
     const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
     state.validation = fnv1a_words(FNV_OFFSET_BASIS, measured_on, sizeof measured_on);
@@ -323,12 +331,43 @@ Status Trainer::open_data() {
 }
 
 LoaderConfig Trainer::loader_config() const {
-    return {.B = o.batch,
-            .S = o.seq_len,
+    return {.B = o.batch / task->sequences,
+            .S = o.seq_len * task->sequences,
             .vocab = config.V,
             .rank = plan.rank,
             .ranks = plan.ranks,
             .seed = uint64_t(o.seed)};
+}
+
+Status Trainer::read_lines() {
+    if (!task->read) return {};
+    const std::string flags[] = {task->flag, task->flag + std::string("-val")};
+    std::shared_ptr<LineSource>* to[] = {&source, &val_source};
+    for (int i = 0; i < 1 + validates(); i++) {
+        *to[i] = TRY((this->*task->read)(o.*(i ? task->val_files : task->files), flags[i]));
+        const LineSource& all = **to[i];
+        if (!all.note().empty() && !o.preview) progress.note("note: " + flags[i] + ": " + all.items() + all.note());
+    }
+    // A total batch that is given is a multiple of the usual length.
+    if (length_given || o.pack || o.total_batch) return {};
+    const int longest = std::max(source->longest(), val_source ? val_source->longest() : 0);
+    resolve("seq-len", "0", std::to_string(o.seq_len = std::min(o.seq_len, int(round_up(longest, 16)))));
+    source->shorten(o.seq_len);
+    if (val_source) val_source->shorten(o.seq_len);
+    return {};
+}
+
+Status Trainer::open_lines() {
+    LoaderConfig l = loader_config();
+    data = TRY(Loader::open(source, l));
+    if (!val_source) return {};
+    l.shuffle = false;
+    l.max_tokens = o.eval_tokens;
+    val = TRY(Loader::open(val_source, l));
+    if (val.fingerprint() == data.fingerprint())
+        progress.note(formatted("note: %s-val has the %s of %s: its loss says nothing about new ones", task->flag,
+                                task->noun, task->flag));
+    return {};
 }
 
 Status Trainer::open_shards() {
@@ -355,11 +394,10 @@ Status Trainer::open_shards() {
 }
 
 // The steps of --epochs N are rounded up, so each sample is read at least N times. Without
-// --epochs, a run makes one pass: rounded down on shards, rounded up on conversations, which may be
-// few.
+// --epochs, a run makes one pass: rounded down on shards, rounded up on lines, which may be few.
 int64_t Trainer::steps_of(int64_t epochs, int64_t total_batch) const {
-    const int64_t pass = data.samples() * o.seq_len;
-    if (!epochs && o.chat.empty()) return std::max<int64_t>(1, pass / total_batch);
+    const int64_t pass = pass_tokens();
+    if (!epochs && !source) return std::max<int64_t>(1, pass / total_batch);
     return ceil_div(std::max<int64_t>(1, epochs) * pass, total_batch);
 }
 
@@ -381,6 +419,7 @@ Status Trainer::plan_steps() {
         return fail(Exit::usage, "--warmup %lld is longer than --steps %lld", (long long)o.warmup, (long long)o.steps);
     schedule = {decay_named(o.lr_schedule), o.lr, o.final_lr_frac, o.warmup, o.steps};
     tokens.resize(size_t(micro)), targets.resize(size_t(micro));
+    loss = task->loss(*this);
     return {};
 }
 
@@ -445,7 +484,7 @@ void Trainer::remove_empty_run() {    // called when out of memory: allocates no
     const int dir = made_directory.empty() ? -1 : open(made_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct stat rows;
     if (dir < 0 || (fstatat(dir, "metrics.jsonl", &rows, 0) == 0 && rows.st_size > 0)) return;
-    for (const char* name : {"lock", "run.toml", "metrics.jsonl", "README.md"}) unlinkat(dir, name, 0);
+    for (const char* name : {"lock", "run.toml", "metrics.jsonl", "README.md", REFERENCE_FILE}) unlinkat(dir, name, 0);
     close(dir);
     rmdir(made_directory.c_str());
 }

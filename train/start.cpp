@@ -103,6 +103,7 @@ Status Trainer::extend_context() {
 // A resumed run has model and tokenizer from its checkpoint, since files named by --from, --model
 // and --tokenizer may no longer exist.
 Status Trainer::choose_model() {
+    task = &objective_row(o);
     std::error_code error;
     const bool given = !o.model.empty();
     const bool there = std::filesystem::exists(o.model, error) || o.model.ends_with(".gguf");
@@ -167,7 +168,7 @@ Status Trainer::choose_model() {
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
     TRY(choose_trained());
     TRY(choose_objective());
-    TRY(choose_chat_template());
+    TRY((this->*task->choose)());
     return check_overrides(o.shape, config);
 }
 
@@ -262,6 +263,7 @@ Status Trainer::choose_objective() {
     }
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
     objective.packed = o.pack;
+    task = &objective_row(o, config.mask_kind);
     return {};
 }
 
@@ -366,14 +368,9 @@ Status Trainer::load_resized() {
 
 Status Trainer::resume() {
     const TrainState s = TRY(checkpoint_state(start));
-    if (s.data != state.data && !o.chat.empty())
-        return fail(Exit::usage,
-                    "%s: trained on other tokens than --chat %s gives now: with another file, --chat-template, "
-                    "--train-on, --pack, --too-long or --seq-len",
-                    start.c_str(), o.chat.c_str());
     if (s.data != state.data)
-        return fail(Exit::usage, "%s: trained on other shards than --data %s names, or with another --seq-len",
-                    start.c_str(), o.data.c_str());
+        return fail(Exit::usage, "%s: trained on other %s than %s %s %s", start.c_str(), task->noun, task->flag,
+                    (o.*task->files).c_str(), task->settings);
     if (s.seed != state.seed)
         return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
                     (unsigned long long)s.seed, (unsigned long long)state.seed);

@@ -1,6 +1,7 @@
 // train.h - `flatgpt train`. flags.cpp: flags; plan.cpp: everything before the first step;
-// start.cpp: resume, --from, model and tokenizer; chat.cpp: conversations; dry_run.cpp: memory,
-// work and communication of ranks; train_gpt.cu: step loop.
+// start.cpp: resume, --from, model and tokenizer; objectives.cpp: what is learnt; chat.cpp:
+// conversations; prefer.cpp: pairs of answers; dry_run.cpp: memory, work and communication of
+// ranks; train_gpt.cu: step loop.
 #pragma once
 #include <optional>
 
@@ -12,6 +13,7 @@
 #include "files/json_write.h"
 #include "model/device.h"
 #include "train/conversations.h"
+#include "train/objectives.h"
 #include "train/schedule.h"
 #include "infer/eval/evaluate.h"
 #include "infer/decode/generate.h"
@@ -21,6 +23,8 @@ struct TrainOptions {
     std::string chat, chat_val, chat_template, train_on = "assistant", too_long = "cut";
     bool pack = false;
     int preview = 0, epochs = 0;
+    std::string prefer, prefer_val, prefer_loss = "dpo";
+    double beta = 0, label_smoothing = 0, gamma = 1;
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
     ConfigOverrides shape = no_overrides();    // overrides of the model's configuration
     int batch = 8, seq_len = 0, context = 0, keep = 3, sample_tokens = 64;
@@ -65,10 +69,12 @@ struct Trainer {
     Config config;
     Tokenizer tokenizer;
     GenerationConfig generation;    // from the checkpoint at the start
+    const ObjectiveRow* task = &objective_row({});
     Objective objective;
-    std::optional<ChatEncoder> chat_encoder;                            // with --chat
-    std::shared_ptr<Conversations> conversations, val_conversations;    // with --chat, --chat-val
-    bool length_given = true;                                           // --seq-len is not 0
+    std::unique_ptr<StepLoss> loss;
+    std::optional<ChatEncoder> chat_encoder;           // with --chat; with --prefer if there is a template
+    std::shared_ptr<LineSource> source, val_source;    // null: shards; no validation
+    bool length_given = true;                          // --seq-len is not 0
     Loader data, val;
     Schedule schedule;
     TrainState state;    // after the last finished step
@@ -90,7 +96,7 @@ struct Trainer {
     std::vector<std::vector<Text>> texts;    // the texts in each sequence of a batch
     struct StepSize {
         int64_t positions;                                        // this rank computes them
-        int64_t targets;                                          // on all ranks
+        int64_t terms;                                            // StepLoss::begin, on all ranks
     } sizes[2] = {};                                              // steps on the device: two at most
     Json extra_metrics = Json::object();                          // more metrics of this step
     std::string val_text;                                         // last validation loss
@@ -115,11 +121,16 @@ struct Trainer {
     Status choose_batch();    // plan; --batch auto: the largest that fits
     void agree_on_batch();
     void resolve(const std::string& key, const std::string& unset, const std::string& value);
-    bool has_data() const { return !o.data.empty() || !o.chat.empty(); }
-    bool validates() const { return !o.val.empty() || !o.chat_val.empty(); }
-    Status open_data();                                             // opens the loaders
-    LoaderConfig loader_config() const;                             // training data's, without the files
-    Status open_shards();                                           // opens --data and --val
+    bool has_data() const { return !(o.*task->files).empty(); }
+    bool validates() const { return !(o.*task->val_files).empty(); }
+    Status read_lines();                   // reads files of lines; without --seq-len, sets the length
+    Status open_data();                    // opens the loaders
+    LoaderConfig loader_config() const;    // training data's, without the files
+    int64_t pass_tokens() const { return data.samples() * task->sequences * o.seq_len; }    // positions in an epoch
+    Status open_shards();                                                                   // opens --data and --val
+    Status open_lines();    // opens the loaders of what read_lines has read
+    Status no_work() { return {}; }
+    Status no_preview() const { return {}; }
     int64_t steps_of(int64_t epochs, int64_t total_batch) const;    // steps for so many passes; 0: the default
     Status plan_steps();                                            // steps, warmup and schedule from the data's size
     void warn_of_repetition();
@@ -146,12 +157,16 @@ struct Trainer {
     Status resume();
     std::string new_rate(const TrainState& before) const;    // note on a changed schedule; "": unchanged
 
-    // Functions of train/chat.cpp.
+    // Functions of train/chat.cpp and train/prefer.cpp. The previews print some conversations or
+    // pairs, with what is learnt in them.
+    Status check_chat_model() const;
     Status choose_chat_template();
-    void note_conversations(const Conversations& read, const char* flag);
-    Status read_conversations();    // reads both files; without --seq-len, sets the length
-    Status open_conversations();    // opens the loaders of --chat and --chat-val
-    Status preview() const;         // prints some conversations, and what is learnt in them
+    Result<std::shared_ptr<LineSource>> read_conversations(const std::string& pattern, const std::string& flag);
+    std::string preview_text(const EncodedChat& e) const;
+    Status preview_conversations() const;
+    Status choose_preference();
+    Result<std::shared_ptr<LineSource>> read_pairs(const std::string& pattern, const std::string& flag);
+    Status preview_pairs() const;
 
     // Function of train/dry_run.cpp.
     Status dry_run();

@@ -13,25 +13,28 @@ struct Window {
     int64_t targets = 0;
 };
 
-// Gathers all ranks' windows in the loader's order, on every rank. Ranks take turns: each evaluated
-// every ranks-th batch of B windows.
 std::vector<Window> gather_windows(const std::vector<Window>& mine, int64_t windows, int B, Coordinator& coordinator) {
-    const std::vector<std::string> parts =
-        coordinator.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)});
-    std::string all;
-    std::vector<size_t> taken(parts.size());    // bytes read so far; empty except on rank 0
-    for (int64_t first = 0; first < windows && !parts.empty(); first += B) {
-        const size_t rank = size_t(first / B) % parts.size();
-        const size_t bytes = size_t(std::min<int64_t>(B, windows - first)) * sizeof(Window);
-        all += parts[rank].substr(taken[rank], bytes);
-        taken[rank] += bytes;
-    }
-    all = coordinator.broadcast(all);
+    const std::string all = gather_batches({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)},
+                                           windows, B, sizeof(Window), coordinator);
     std::vector<Window> sums(all.size() / sizeof(Window));
     memcpy(sums.data(), all.data(), all.size());
     return sums;
 }
 }    // namespace
+
+std::string gather_batches(const std::string& mine, int64_t samples, int B, size_t sample_bytes,
+                           Coordinator& coordinator) {
+    const std::vector<std::string> parts = coordinator.gather(mine);
+    std::string all;
+    std::vector<size_t> taken(parts.size());    // bytes read so far; empty except on rank 0
+    for (int64_t first = 0; first < samples && !parts.empty(); first += B) {
+        const size_t rank = size_t(first / B) % parts.size();
+        const size_t bytes = size_t(std::min<int64_t>(B, samples - first)) * sample_bytes;
+        all += parts[rank].substr(taken[rank], bytes);
+        taken[rank] += bytes;
+    }
+    return coordinator.broadcast(all);
+}
 
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const std::function<void(int64_t done, int64_t windows)>& progress,

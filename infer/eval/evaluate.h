@@ -12,6 +12,11 @@ struct Evaluation {
     int64_t tokens = 0;          // targets
     double bits_per_byte = 0;    // over the target tokens' bytes; 0: tokenizer unknown
 };
+// Gathers what all ranks have computed for `samples` samples, on every rank, in the loader's order.
+// Ranks take turns: each read every ranks-th batch of B samples. `mine` has sample_bytes for each
+// of this rank's samples.
+std::string gather_batches(const std::string& mine, int64_t samples, int B, size_t sample_bytes,
+                           Coordinator& coordinator);
 // Returns the mean loss over every window of the loader's epoch, in forward passes of B windows of
 // S tokens. Losses are summed in the loader's order, so B and the number of ranks change the result
 // only through the matrix products' rounding. With a `coordinator`, the ranks split the batches as

@@ -250,8 +250,8 @@ void activation_backward(T* dx, const T* dy, const T* x, Act kind, bool gated, i
 
 // ---- lm_head ------------------------------------------------------------------------------------
 
-void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, Logits z, int N, int V,
-                   int Vp) {
+void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, const float* weights, float scale,
+                   Logits z, int N, int V, int Vp) {
     std::vector<T> l(static_cast<size_t>(V));
     for (int n = 0; n < N; n++) {
         if (target[n] < 0) {
@@ -267,9 +267,10 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
         for (T x : l) sum += std::exp(x - top);
         loss[n] = float(top + std::log(sum) - l[size_t(target[n])]);    // lse - logit: finite where -log(p) is not
         if (!dlogits) continue;
+        const T factor = T(scale) * (weights ? T(weights[n]) : 1);
         for (int v = 0; v < Vp; v++) {
             const T x = v < V ? l[size_t(v)] : 0, inner = z.cap != 0 ? 1 - x * x / (T(z.cap) * T(z.cap)) : 1;
-            const T d = T(scale) * (std::exp(x - top) / sum - (v == target[n] ? 1 : 0)) * inner * T(z.scale);
+            const T d = factor * (std::exp(x - top) / sum - (v == target[n] ? 1 : 0)) * inner * T(z.scale);
             dlogits[int64_t(n) * Vp + v] = v < V ? d : 0;
         }
     }

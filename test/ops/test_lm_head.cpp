@@ -7,6 +7,7 @@ template <class T, class P> void each_use(const Ops<T, P>& op, int N, int V, int
     EXPECT(check_cross_entropy(op, N, V, Vp, false, false, z));
     EXPECT(check_cross_entropy(op, N, V, Vp, true, false, z));
     EXPECT(check_cross_entropy(op, N, V, Vp, true, true, z));
+    EXPECT(check_cross_entropy(op, N, V, Vp, true, true, z, true));
 }
 // Scaled logits; a cap that changes them; both; a cap far above the logits.
 constexpr Logits SHAPES[] = {{0.3f, 0}, {1, 2}, {1.7f, 5}, {1, 300}};
@@ -20,7 +21,7 @@ template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, 
     Array<InputType<T, P>> d(op, int64_t(logits.size()));
     Array<float> loss(op, 1);
     Array<int> y(op, Numbers{double(target)});
-    op.cross_entropy(loss, d, x, y, 1, {}, 1, V, int(logits.size()));
+    op.cross_entropy(loss, d, x, y, nullptr, 1, {}, 1, V, int(logits.size()));
     return {loss.read()[0], d.read()};
 }
 }    // namespace
@@ -74,12 +75,12 @@ TEST_CASE("cross entropy: the same bits in place, without gradients and in any o
                 Array<T> x(op, logits), same(op, logits);
                 Array<I> d(op, N * Vp);
                 const Bits before = x.bits();
-                op.cross_entropy(a, nullptr, x, y, 0.1f, z, N, V, Vp);
-                op.cross_entropy(b, d, x, y, 0.1f, z, N, V, Vp);
+                op.cross_entropy(a, nullptr, x, y, nullptr, 0.1f, z, N, V, Vp);
+                op.cross_entropy(b, d, x, y, nullptr, 0.1f, z, N, V, Vp);
                 CHECK(x.bits() == before);
                 CHECK(a.bits() == b.bits());
                 if constexpr (std::is_same_v<I, T>) {
-                    op.cross_entropy(c, same, same, y, 0.1f, z, N, V, Vp);
+                    op.cross_entropy(c, same, same, y, nullptr, 0.1f, z, N, V, Vp);
                     CHECK(same.bits() == d.bits());
                     CHECK(a.bits() == c.bits());
                 }
@@ -99,7 +100,7 @@ TEST_CASE("cross entropy: logits of some 1e4, and one of minus infinity") {
             Dual<InputType<T, P>> dlogits(op, N * V);
             Statistics loss(op, N);
             both(op, [&](auto& table, auto at) {
-                table.cross_entropy(at(loss), at(dlogits), at(logits), at(target), 0.5f, {}, N, V, V);
+                table.cross_entropy(at(loss), at(dlogits), at(logits), at(target), nullptr, 0.5f, {}, N, V, V);
             });
             Check check;
             check.expect("loss", loss, ROUNDING<float>);
@@ -157,7 +158,7 @@ TEST_CASE("cross entropy: NaN and infinity spoil their row and no other") {
             Array<InputType<T, P>> d(op, N * V);
             Array<float> loss(op, N);
             Array<int> y(op, Numbers{3, 4, 5, 6, 7});
-            op.cross_entropy(loss, d, x, y, 1, {}, N, V, V);
+            op.cross_entropy(loss, d, x, y, nullptr, 1, {}, N, V, V);
             expect_nan(loss.read(), [](int64_t n) { return n == 1 || n == 3; });
             expect_nan(d.read(), [&](int64_t i) { return i / V == 1 || i / V == 3; });
         });
@@ -170,7 +171,7 @@ TEST_CASE("cross entropy: gradients of the reference") {
         for (int t : {0, 4, 8}) {
             Numbers logits = random_normal(Vp, 1, 2), d(Vp);
             float unused;
-            op.cross_entropy(&unused, d.data(), logits.data(), &t, 1, z, 1, V, Vp);
+            op.cross_entropy(&unused, d.data(), logits.data(), &t, nullptr, 1, z, 1, V, Vp);
             // the loss that the table returns is a float: too coarse for differences
             auto shaped = [&](int v) {
                 const double x = double(z.scale) * logits[size_t(v)], cap = double(z.cap);

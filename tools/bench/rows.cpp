@@ -71,8 +71,8 @@ void Rows::head_and_update() {
         auto loss = arrays<float>(rows);
         auto target = ids(rows, c.V);
         if (!other[0] || !target[0]) return bench.short_of_memory("cross_entropy");
-        ROW(cross_entropy, ", " + std::to_string(rows) + " rows", loss[i], other[i], logits[i], target[i], 1e-3f,
-            c.logits_of(), rows, c.V, c.Vp());
+        ROW(cross_entropy, ", " + std::to_string(rows) + " rows", loss[i], other[i], logits[i], target[i], nullptr,
+            1e-3f, c.logits_of(), rows, c.V, c.Vp());
         free_all();
     }
     const bool norm = bench.wanted("sum_of_squares, 32M"), update = bench.wanted("adamw, 32M");

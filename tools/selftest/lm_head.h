@@ -3,11 +3,12 @@
 #include "linear.h"
 
 // If in_place, dlogits overwrite the logits, where both have one type.
-template <class T, class P>
-Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place, Logits z = {}) {
+template <class T, class P> Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient,
+                                                      bool in_place, Logits z = {}, bool weighted = false) {
     std::string form = with_gradient ? in_place ? " in place" : " gradient" : " loss only";
     if (z.scale != 1) form += " scale=" + std::to_string(z.scale);
     if (z.cap != 0) form += " cap=" + std::to_string(z.cap);
+    if (weighted) form += " weights";
     Check check("cross_entropy", {{"N", N}, {"V", V}, {"Vp", Vp}}, form);
     Numbers numbers = random_normal(int64_t(N) * Vp, 1, 3);
     std::vector<int> targets = random_tokens(N, V, 2);
@@ -23,9 +24,11 @@ Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_g
     Dual<T> logits(op, numbers);
     Dual<I> apart(op, logits.size());
     Integers target(op, targets);
+    Statistics weights(op, random_normal(N, 4));
     auto run = [&](auto& dlogits) {
         both(op, [&](auto& table, auto at) {
-            table.cross_entropy(at(loss), at(dlogits, with_gradient), at(logits), at(target), 0.37f, z, N, V, Vp);
+            table.cross_entropy(at(loss), at(dlogits, with_gradient), at(logits), at(target), at(weights, weighted),
+                                0.37f, z, N, V, Vp);
         });
         check.expect("loss", loss, ROUNDING<float>);
         if (with_gradient) check.expect("dlogits", dlogits, ROUNDING<I>);

@@ -1,0 +1,79 @@
+// objectives.cpp - the table of objectives, and the loss of tokens.
+#include "train/objectives.h"
+
+#include "train/preference_loss.h"
+#include "train/train.h"
+
+namespace {
+// The mean loss of all targets.
+class TokenLoss : public StepLoss {
+  public:
+    explicit TokenLoss(Trainer& trainer) : t(trainer) {}
+    int64_t begin(int64_t first, int64_t sequences) override {
+        return t.objective.targets(first, sequences, t.o.seq_len, t.data.targets(sequences));
+    }
+    void batch(int, int, int64_t terms) override { t.device.model->loss(true, float(1.0 / double(terms))); }
+    double of_guess() const override { return std::log(double(t.config.V)); }
+    Result<double> validate(const Show& show) override {
+        Objective fixed = t.objective;    // random draws as in `flatgpt eval`
+        fixed.seed = Objective{}.seed;
+        return TRY(evaluate(*t.device.model, t.val, t.tokenizer, t.o.batch, t.o.seq_len, show,
+                            t.ranks.coordinator.get(), fixed))
+            .loss;
+    }
+
+  protected:
+    Trainer& t;
+};
+class ChatLoss : public TokenLoss {
+  public:
+    using TokenLoss::TokenLoss;
+    void add_metrics(Json& row) const override { row.set("targets", t.sizes[(t.state.step - 1) % 2].terms); }
+};
+template <class Loss> std::unique_ptr<StepLoss> make(Trainer& t) { return std::make_unique<Loss>(t); }
+
+std::string documents_text(const Trainer& t) {
+    return t.o.documents ? formatted(", documents apart: token %d begins one", t.objective.begin) : "";
+}
+std::string causal_text(const Trainer& t) { return t.o.documents ? "causal" + documents_text(t) : ""; }
+std::string prefix_text(const Trainer&) { return "prefix"; }
+std::string mlm_text(const Trainer& t) {
+    return formatted("mlm, %g %% of the tokens are targets, token %d masks", 100 * t.o.mask_fraction,
+                     t.objective.mask) +
+           documents_text(t);
+}
+std::string chat_text(const Trainer& t) {
+    return formatted("causal, on %s%s", train_on_named(t.o.train_on).text, t.o.pack ? ", conversations apart" : "");
+}
+
+constexpr const char *SHARDS = "names, or with another --seq-len",
+                     *CHATS =
+                         "gives now: with another file, --chat-template, --train-on, --pack, --too-long or "
+                         "--seq-len",
+                     *PAIRS = "gives now: with another file, --chat-template, --too-long or --seq-len";
+
+constexpr ObjectiveRow shards(const char* name, MaskKind mask_kind, std::string (*text)(const Trainer&)) {
+    return {
+        name,  mask_kind,         "--data", &TrainOptions::data,   &TrainOptions::val,   "shards", SHARDS,         1,
+        false, &Trainer::no_work, nullptr,  &Trainer::open_shards, &Trainer::no_preview, text,     make<TokenLoss>};
+}
+const ObjectiveRow OBJECTIVES[] = {
+    shards("causal", MaskKind::causal, causal_text),
+    shards("prefix", MaskKind::prefix, prefix_text),
+    shards("mlm", MaskKind::all, mlm_text),
+    {"chat", MaskKind::causal, "--chat", &TrainOptions::chat, &TrainOptions::chat_val, "conversations", CHATS, 1, false,
+     &Trainer::choose_chat_template, &Trainer::read_conversations, &Trainer::open_lines,
+     &Trainer::preview_conversations, chat_text, make<ChatLoss>},
+    {"preference", MaskKind::causal, "--prefer", &TrainOptions::prefer, &TrainOptions::prefer_val, "pairs", PAIRS, 2,
+     true, &Trainer::choose_preference, &Trainer::read_pairs, &Trainer::open_lines, &Trainer::preview_pairs,
+     preference_text, make<PreferenceLoss>},
+};
+}    // namespace
+
+const ObjectiveRow& objective_row(const TrainOptions& o, MaskKind mask_kind) {
+    for (const ObjectiveRow& row : OBJECTIVES)
+        if (row.read && !(o.*row.files).empty()) return row;
+    for (const ObjectiveRow& row : OBJECTIVES)
+        if (row.mask_kind == mask_kind) return row;
+    CHECK(false, "mask kind %d", int(mask_kind));
+}

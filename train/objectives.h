@@ -1,0 +1,60 @@
+// objectives.h - what `flatgpt train` may learn, a row each: files of samples, their reader, the
+// attention mask, the loss and its metrics. The step loop is the same for all.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/common.h"
+#include "files/json_write.h"
+#include "model/config.h"
+
+class LineSource;
+struct Trainer;
+struct TrainOptions;
+
+// The loss of the steps, and its metrics.
+class StepLoss {
+  public:
+    virtual ~StepLoss() = default;
+    // Prepares the first step; weights are loaded. All ranks call it.
+    virtual Status prepare() { return {}; }
+    virtual double prepare_flops() const { return 0; }    // on all ranks
+    // Begins a step of `sequences` sequences on all ranks, which start at data.position(). `first`:
+    // number of sequences before it. Returns the number of terms whose mean is the step's loss.
+    virtual int64_t begin(int64_t first, int64_t sequences) = 0;
+    // After forward(true) of the step's i-th batch, with targets (batch,S): queues its part of the
+    // loss, and the gradients of the head.
+    virtual void batch(int i, int S, int64_t terms) = 0;
+    // Ends the oldest step: sums its metrics over the ranks.
+    virtual void end() {}
+    // The host waits for each batch's losses, so no step is queued while another one runs.
+    virtual bool on_host() const { return false; }
+    virtual double of_guess() const { return INFINITY; }    // a random guess has this loss; INFINITY: unknown
+    virtual std::string text() const { return ""; }         // metrics for the progress line
+    virtual void add_metrics(Json&) const {}                // the last ended step's metrics
+    // Returns the loss on the validation data. `show`: receives finished and all windows.
+    typedef std::function<void(int64_t done, int64_t windows)> Show;
+    virtual Result<double> validate(const Show& show) = 0;
+    virtual void add_validation(Json&) const {}    // metrics besides the loss
+};
+
+struct ObjectiveRow {
+    const char* name;
+    MaskKind mask_kind;
+    const char* flag;    // option that names the files
+    std::string TrainOptions::*files;
+    std::string TrainOptions::*val_files;
+    const char *noun, *settings;    // what the files hold; options that decide which tokens are learnt
+    int sequences;                  // sequences in a sample
+    bool weighted;                  // Plan::weighted: the loss is one of whole sequences
+    Status (Trainer::*choose)();    // once the model is known: checks options, finds the chat template
+    // Reads a file of lines into memory; null: shards.
+    Result<std::shared_ptr<LineSource>> (Trainer::*read)(const std::string& pattern, const std::string& flag);
+    Status (Trainer::*open)();    // opens the loaders
+    Status (Trainer::*preview)() const;
+    std::string (*text)(const Trainer& t);    // for --dry-run; "": plain
+    std::unique_ptr<StepLoss> (*loss)(Trainer& t);
+};
+// The row that the options choose; with shards, the model's mask decides.
+const ObjectiveRow& objective_row(const TrainOptions& o, MaskKind mask_kind = MaskKind::causal);
