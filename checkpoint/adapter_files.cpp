@@ -93,17 +93,12 @@ Status read_tensor(const AdapterFiles& from, const TensorEntry& e, std::vector<f
     return {};
 }
 
-// A product's matrices in memory's order.
-struct Matrices {
-    int R = 0;
-    std::vector<float> a, b;    // (R,C), (OC,R)
-};
-using AllMatrices = std::map<std::string, Matrices>;    // by the name of the product's tensor: "0.qkvw"
+using AllMatrices = std::map<std::string, AdapterMatrices>;
 
 // Copies the rows of b (rows,rank), which are in the order of files, to the block of `to` (OC,R)
 // that begins at `column`.
 void put_b(const Config& c, const Tensor& t, const Piece& p, const std::vector<float>& b, int rank, int64_t column,
-           float factor, Matrices* to) {
+           float factor, AdapterMatrices* to) {
     for (const FileRows& run : file_rows(c, t, p))
         for (int64_t r = 0; r < run.count; r++)
             for (int k = 0; k < rank; k++)
@@ -124,38 +119,6 @@ const AdapterModule* find_module(const AdapterFiles& from, const std::string& na
     return nullptr;
 }
 
-// Reads all adapters. The rows of a, and columns of b, of a piece's adapters follow each other.
-Result<AllMatrices> assemble(const Config& c, const std::vector<AdapterFiles>& adapters) {
-    AllMatrices all;
-    const double common = common_scale(adapters);
-    const std::vector<Tensor> tensors = config_tensors(c);
-    for (int l = 0; l < c.L; l++)
-        for (const AdaptedMatrix& m : adapted_matrices(c, l)) {
-            const std::string low = adapter_tensor(m.product, l, 'a'), name = low.substr(0, low.size() - 2) + "w";
-            const auto t = std::ranges::find(tensors, name, &Tensor::name);
-            Matrices& to = all[name];
-            if (!to.R) {
-                to.R = c.adapter.rank(m.product);
-                to.a.resize(size_t(to.R * t->cols));
-                to.b.resize(size_t(t->rows * to.R));
-            }
-            int64_t column = m.column;
-            for (const AdapterFiles& from : adapters) {
-                const AdapterModule* module = find_module(from, bare_module(m.module, *c.family), *c.family);
-                if (!module) continue;
-                std::vector<float> a, b;
-                TRY(read_tensor(from, module->a, &a));
-                TRY(read_tensor(from, module->b, &b));
-                const int rank = int(module->a.shape[0]);
-                std::ranges::copy(a, to.a.begin() + column * t->cols);
-                put_b(c, *t, t->pieces[size_t(m.piece)], b, rank, column, float(module->scale * from.weight / common),
-                      &to);
-                column += rank;
-            }
-        }
-    std::erase_if(all, [](const auto& entry) { return entry.second.R == 0; });
-    return all;
-}
 }    // namespace
 
 // ---- reading ------------------------------------------------------------------------------------
@@ -261,8 +224,41 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
     return {};
 }
 
+// The rows of a, and columns of b, of a piece's adapters follow each other.
+Result<AllMatrices> adapter_matrices(const Config& c, const std::vector<AdapterFiles>& adapters) {
+    AllMatrices all;
+    const double common = common_scale(adapters);
+    const std::vector<Tensor> tensors = config_tensors(c);
+    for (int l = 0; l < c.L; l++)
+        for (const AdaptedMatrix& m : adapted_matrices(c, l)) {
+            const std::string low = adapter_tensor(m.product, l, 'a'), name = low.substr(0, low.size() - 2) + "w";
+            const auto t = std::ranges::find(tensors, name, &Tensor::name);
+            AdapterMatrices& to = all[name];
+            if (!to.R) {
+                to.R = c.adapter.rank(m.product);
+                to.a.resize(size_t(to.R * t->cols));
+                to.b.resize(size_t(t->rows * to.R));
+            }
+            int64_t column = m.column;
+            for (const AdapterFiles& from : adapters) {
+                const AdapterModule* module = find_module(from, bare_module(m.module, *c.family), *c.family);
+                if (!module) continue;
+                std::vector<float> a, b;
+                TRY(read_tensor(from, module->a, &a));
+                TRY(read_tensor(from, module->b, &b));
+                const int rank = int(module->a.shape[0]);
+                std::ranges::copy(a, to.a.begin() + column * t->cols);
+                put_b(c, *t, t->pieces[size_t(m.piece)], b, rank, column, float(module->scale * from.weight / common),
+                      &to);
+                column += rank;
+            }
+        }
+    std::erase_if(all, [](const auto& entry) { return entry.second.R == 0; });
+    return all;
+}
+
 Status load_adapters(Model& g, const std::vector<AdapterFiles>& adapters) {
-    for (const auto& [name, m] : TRY(assemble(g.c, adapters)))
+    for (const auto& [name, m] : TRY(adapter_matrices(g.c, adapters)))
         for (const Tensor& t : g.tensors) {
             const std::string stem = name.substr(0, name.size() - 1);
             if (t.name == stem + "_a") g.write(StateKind::weights, t.offset, t.size(), m.a.data());
@@ -274,13 +270,13 @@ Status load_adapters(Model& g, const std::vector<AdapterFiles>& adapters) {
 Result<WeightsReader> merged_reader(WeightsReader base, const std::vector<AdapterFiles>& adapters) {
     Config c = base.c;
     TRY(add_adapters(&c, adapters));
-    auto all = std::make_shared<const AllMatrices>(TRY(assemble(c, adapters)));
+    auto all = std::make_shared<const AllMatrices>(TRY(adapter_matrices(c, adapters)));
     base.read = [read = base.read, all, scale = c.adapter.scale](const Tensor& t, int64_t first, int64_t n,
                                                                  float* to) -> Status {
         TRY(read(t, first, n, to));
         const auto found = all->find(t.name);
         if (found == all->end()) return {};
-        const Matrices& m = found->second;
+        const AdapterMatrices& m = found->second;
         for (int64_t i = first; i < first + n;) {
             const int64_t row = i / t.cols, end = std::min(first + n, (row + 1) * t.cols);
             for (int k = 0; k < m.R; k++) {

@@ -4,6 +4,8 @@
 // A run with --lora-rank writes such directories as its checkpoints. The base model itself is not
 // copied: adapter_config.json has its path.
 #pragma once
+#include <map>
+
 #include "checkpoint/checkpoint.h"
 #include "model/adapter.h"
 
@@ -37,6 +39,18 @@ Result<ModelSource> base_of(const ModelSource& m);
 Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters);
 // Loads them into a model with that configuration. Exit 3, 4.
 Status load_adapters(Model& g, const std::vector<AdapterFiles>& adapters);
+// The adapters' matrices of one product, in memory's order.
+struct AdapterMatrices {
+    int R = 0;
+    std::vector<float> a, b;    // (R,C), (OC,R)
+};
+// Reads all adapters of c, to which add_adapters has added them. Returns the matrices by the name of
+// the product's tensor: "0.qkvw".
+Result<std::map<std::string, AdapterMatrices>> adapter_matrices(const Config& c,
+                                                                const std::vector<AdapterFiles>& adapters);
+// Writes the adapters alone as a GGUF file, as llama.cpp's --lora reads it. Exit 2: no GGUF
+// architecture can express the model; 3, 4.
+Status gguf_save_adapters(const Config& c, const std::vector<AdapterFiles>& adapters, const FileSink& sink);
 // Returns a reader of the base's weights with the adapters added to them.
 Result<WeightsReader> merged_reader(WeightsReader base, const std::vector<AdapterFiles>& adapters);
 

@@ -158,6 +158,50 @@ TEST_CASE("lora: what is saved is PEFT's format, and goes on as the same adapter
     CHECK(!contains(tensors, "up_proj"));
 }
 
+TEST_CASE("lora: the adapters alone are a GGUF file whose products are what a merge adds") {
+    RanksToy toy;
+    const std::string base = toy.dir + "/base.gguf", merged = toy.dir + "/merged.gguf", alone = toy.dir + "/alone.gguf";
+    must({"convert", SFT, base});
+    must({"merge", SFT, END, merged});
+    must({"convert", END, alone, "--adapter-only"});
+    const GgufFile a = GgufFile::open(base).take(), b = GgufFile::open(merged).take(),
+                   lora = GgufFile::open(alone).take();
+    std::string type;
+    REQUIRE(lora.metadata().get("general.type", &type).ok());
+    CHECK(type == "adapter");
+    auto floats = [](const GgufFile& f, const std::string& name) {
+        const GgufTensor* t = f.find(name);
+        REQUIRE_MESSAGE(t, name);
+        std::vector<float> x(size_t(t->bytes / 4));
+        REQUIRE(f.read_bytes(t->at, x.data(), t->bytes).ok());
+        return x;
+    };
+    int adapted = 0;
+    for (const GgufTensor& t : a.tensors()) {
+        const std::vector<float> before = floats(a, t.name), after = floats(b, t.name);
+        if (!lora.find(t.name + ".lora_a")) {
+            CHECK((before == after));
+            continue;
+        }
+        adapted++;
+        const std::vector<float> low = floats(lora, t.name + ".lora_a"), high = floats(lora, t.name + ".lora_b");
+        const size_t rank = 4, C = low.size() / rank;
+        CHECK(high.size() == before.size() / C * rank);
+        double worst = 0;
+        for (size_t i = 0; i < before.size(); i++) {
+            double sum = 0;    // alpha / rank is 3
+            for (size_t k = 0; k < rank; k++) sum += 3 * double(high[i / C * rank + k]) * double(low[k * C + i % C]);
+            worst = worse(worst, std::fabs(double(after[i]) - double(before[i]) - sum));
+        }
+        INFO(t.name);
+        CHECK(worst < 1e-6);
+    }
+    CHECK(adapted == 2 * 6);
+    CHECK(!lora.find("blk.0.attn_k.weight.lora_a"));
+    must({"convert", SFT, toy.dir + "/none.gguf", "--adapter-only"}, 2, "expected a MODEL of low-rank adapters");
+    must({"convert", END, toy.dir + "/none", "--adapter-only"}, 2, "--adapter-only");
+}
+
 TEST_CASE("lora: beside weights of a few bits, whose file stays as it is") {
     RanksToy toy;
     must({"train",

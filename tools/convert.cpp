@@ -17,7 +17,7 @@ namespace {
 struct Options {
     std::string model, out, type = "f32", checkpoint = "last";
     std::vector<std::string> adapters = {};    // merged into the weights
-    bool overwrite = false;
+    bool overwrite = false, adapter_only = false;
 };
 
 std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
@@ -74,6 +74,17 @@ Status convert(Options o) {
     TRY(check_apart(from.path, o.out));
     TRY(check_out(o, to_gguf));
     const Config config = TRY(checkpoint_config(from));
+    const Overwrite overwrite = o.overwrite ? Overwrite::yes : Overwrite::no;
+    if (o.adapter_only) {
+        if (!to_gguf || !config.adapter.any())
+            return fail(Exit::usage,
+                        "--adapter-only: expected a MODEL of low-rank adapters and an OUT that ends with "
+                        ".gguf, found %s and %s",
+                        from.path.c_str(), o.out.c_str());
+        const std::vector<AdapterFiles> adapters = {TRY(adapter_open(from.path))};
+        return replace_file(
+            o.out, [&](const FileSink& sink) { return gguf_save_adapters(config, adapters, sink); }, overwrite);
+    }
     // A configuration that no GGUF architecture expresses fails here, before the weights are read.
     const GgufArchitecture* written = to_gguf ? TRY(gguf_architecture_for(config)) : nullptr;
     if (written && written->window_unused && config.window && config.window < config.T)
@@ -90,7 +101,6 @@ Status convert(Options o) {
     WeightsReader weights = TRY(weights_reader(from, config));
     if (!o.adapters.empty()) weights = TRY(merged_reader(weights, TRY(open_adapters(o.adapters))));
     const ModelCard card = checkpoint_card(from);
-    const Overwrite overwrite = o.overwrite ? Overwrite::yes : Overwrite::no;
     if (!to_gguf) return checkpoint_export(o.out, weights, tokenizer, generation, card_readme(card), overwrite);
     GgufKeys keys = card_keys(card);
     keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());
@@ -119,6 +129,11 @@ static Command command_of(const char* name, const char* summary, const char* exa
          .to = &o->overwrite,
          .help = "write OUT even if it is there; a directory, if it holds nothing but such a model"},
         {.name = "--checkpoint", .to = &o->checkpoint, .help = "of a run: last, best or a step"}};
+    if (!adapter)
+        rows.push_back({.name = "--adapter-only",
+                        .to = &o->adapter_only,
+                        .help = "of a run with --lora-rank: the adapters alone, as llama.cpp's --lora reads them; else "
+                                "they are merged"});
     if (adapter)
         rows.insert(rows.begin() + 1, {.name = "ADAPTER",
                                        .to = added.get(),
