@@ -229,16 +229,16 @@ void Gpt::head_forward(Activation* logits, const Input* x, int rows) {
 }
 
 void Gpt::loss(bool train, float scale, int terms) {
-    const int C = c.C, V = c.V, Vp = c.Vp(), N = pass.B * pass.S;
+    const int C = c.C, Vp = c.Vp(), N = pass.B * pass.S;
     const Parameter* head_w = c.tied ? w.wte : w.headw;
     Gradient* head_dw = c.tied ? dw.wte : dw.headw;
     if (train) store.gradients_begin(0);
-    for (int n = 0; n < N; n += head_rows) {
-        const int rows = std::min(head_rows, N - n);
+    const int most = teacher ? std::min(head_rows, teacher->head_rows) : head_rows;
+    for (int n = 0; n < N; n += most) {
+        const int rows = std::min(most, N - n);
         const int64_t at = int64_t(n) * C;
         head_forward(head, op.at(lnf, at), rows);
-        op.cross_entropy(losses + n, train ? dhead : nullptr, head, batch.target() + n,
-                         terms ? position_weights + n : nullptr, scale, c.logits_of(), rows, V, Vp);
+        head_loss(n, rows, train, scale, terms > 0);
         if (!train) continue;
         GradTarget<Gradient> into = store.into(head_dw);
         into.add |= n > 0;

@@ -73,6 +73,11 @@ struct Gpt {
     void head_forward(Activation* logits, const Input* x, int rows);
     FfnStep ffn(int l) const;
 
+    // If set, loss() learns from this model's probabilities, too. The batch must be the same, and
+    // its forward() done.
+    Gpt* teacher = nullptr;
+    Distillation distillation = {};
+
     // If set, called after each softmax attention, while a[l].qkv_rot still holds its inputs.
     std::function<void(int l)> after_attention;
 
@@ -114,6 +119,7 @@ struct Gpt {
     // dropout, and each layer has the three others.
     enum class DropoutSite { embeddings, probabilities, attention, ffn };
     Precision precision_of(int l) const;
+    void head_loss(int n, int rows, bool train, float scale, bool weighted);    // from position n on
     // first: index of this pass's first element within the whole step. For attention probabilities,
     // it is the index of the first sequence instead.
     Dropout site_dropout(float rate, int site, int64_t first) const;

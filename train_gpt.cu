@@ -82,7 +82,7 @@ Status Trainer::issue() {
         TRY(data.next(tokens.data(), targets.data(), &texts));
         if (!needs_padding()) S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len);
         sizes[issued % 2].positions += int64_t(o.batch) * S;
-        Spans spans;
+        spans = {};
         for (int b = 0; b < o.batch; b++)
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
                             &targets[size_t(b) * size_t(S)], S, S, &spans, texts[size_t(b / task->sequences)]);

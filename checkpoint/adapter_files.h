@@ -44,8 +44,8 @@ struct AdapterMatrices {
     int R = 0;
     std::vector<float> a, b;    // (R,C), (OC,R)
 };
-// Reads all adapters of c, to which add_adapters has added them. Returns the matrices by the name of
-// the product's tensor: "0.qkvw".
+// Reads all adapters of c, to which add_adapters has added them. Returns the matrices by the name
+// of the product's tensor: "0.qkvw".
 Result<std::map<std::string, AdapterMatrices>> adapter_matrices(const Config& c,
                                                                 const std::vector<AdapterFiles>& adapters);
 // Writes the adapters alone as a GGUF file, as llama.cpp's --lora reads it. Exit 2: no GGUF

@@ -337,8 +337,7 @@ static Status verify(const ModelSource& m, bool weights) {
     const std::string& dir = m.path;
     const bool ours = exists(dir + "/MANIFEST") || exists(dir + "/state.json");
     if (!ours && is_adapter(dir)) return adapter_open(dir).status;
-    if (!ours)
-        return checkpoint_weight_headers(m, *TRY(checkpoint_config(m)).family);
+    if (!ours) return checkpoint_weight_headers(m, *TRY(checkpoint_config(m)).family);
     for (const FileChecksum& s : TRY(manifest_read(dir))) {
         const bool tensors = s.name.ends_with(".safetensors");
         if (tensors && !weights && s.name.starts_with("optimizer")) continue;

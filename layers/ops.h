@@ -179,6 +179,11 @@ struct Routes {
     int* counts;                   // (B,E): rows per sequence and expert
     int* offsets;                  // (E+1)
 };
+// Knowledge distillation (Hinton et al. 2015): weights of a loss on a teacher's probabilities at a
+// temperature T, mix * T^2 KL(teacher || student), and of the loss on tokens, 1 - mix.
+struct Distillation {
+    float temperature = 1, mix = 0.5f;
+};
 // Logits from the head's product x: cap * tanh(scale x / cap), or scale x if cap is 0.
 struct Logits {
     float scale = 1, cap = 0;

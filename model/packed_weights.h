@@ -59,7 +59,7 @@ class PackedWeights {
     PackedWeight beside = {}, positions_from_first = {};
     int64_t beside_numbers = 0;
     bool trains = false;    // trained tensors lie elsewhere
-    int in_file = 0;    // number of matrices that use mapped files
+    int in_file = 0;        // number of matrices that use mapped files
 
     Entry& entry(int64_t offset) const;
     static Parameter* parameter(PackedWeight& w) { return reinterpret_cast<Parameter*>(&w); }

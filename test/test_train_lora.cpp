@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "files/json.h"
+#include "checkpoint/gguf.h"
 #include "infer/load.h"
 #include "tensors.h"
 #include "toy_ranks.h"

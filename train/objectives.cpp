@@ -12,8 +12,17 @@ class TokenLoss : public StepLoss {
     int64_t begin(int64_t first, int64_t sequences) override {
         return t.objective.targets(first, sequences, t.o.seq_len, t.data.targets(sequences));
     }
-    void batch(int, int, int64_t terms) override { t.device.model->loss(true, float(1.0 / double(terms))); }
-    double of_guess() const override { return std::log(double(t.config.V)); }
+    void batch(int, int S, int64_t terms) override {
+        if (Model* teacher = t.teacher.model.get()) {
+            teacher->batch.upload(t.tokens.data(), t.targets.data(), t.o.batch, S,
+                                  t.objective.is_plain_causal() ? nullptr : &t.spans);
+            teacher->forward();
+            t.device.model->teacher = teacher;
+        }
+        t.device.model->loss(true, float(1.0 / double(terms)));
+        t.device.model->teacher = nullptr;    // validation measures the loss on tokens
+    }
+    double of_guess() const override { return t.teacher.model ? double(INFINITY) : std::log(double(t.config.V)); }
     Result<double> validate(const Show& show) override {
         Objective fixed = t.objective;    // random draws as in `flatgpt eval`
         fixed.seed = Objective{}.seed;

@@ -187,6 +187,7 @@ Status Trainer::set_up() {
     measured_peak = measure_peak(device);
     TRY(agreed(device.model->allocate(config, plan)));
     TRY(agreed(load()));
+    TRY(agreed(open_teacher()));
     TRY(check_same_start());
     broadcast_algorithms();
     TRY(loss->prepare());
@@ -196,10 +197,9 @@ Status Trainer::set_up() {
     if (const std::string warning = beyond_class_warning(config); !warning.empty() && !resuming) progress.note(warning);
     const int64_t all = config_parameters(config), trained = trained_parameters(config);
     const std::string part = trained < all ? human_count(double(trained)) + " of them trained, " : "";
-    progress.note(human_count(double(all)) + " parameters, " + part + "vocabulary " +
-                  std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
-                  counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " + launcher_text() +
-                  device.text);
+    progress.note(human_count(double(all)) + " parameters, " + part + "vocabulary " + std::to_string(config.V) + ", " +
+                  human_count(double(data.tokens())) + " tokens, " + counted(o.steps, "step") + " of " +
+                  counted(o.total_batch, "token") + ", " + launcher_text() + device.text);
     return {};
 }
 

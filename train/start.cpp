@@ -201,6 +201,32 @@ Status Trainer::choose_trained() {
     return check_trained(config);
 }
 
+// The teacher reads the same tokens, so its vocabulary must be this model's.
+Status Trainer::open_teacher() {
+    if (o.teacher.empty()) return {};
+    ModelOptions options;
+    options.model = o.teacher;
+    DeviceOptions same = o.device;
+    if (device.gpu) same.dtype = dtype_name(device.dtype);
+    TRY(load_model(teacher, options, same, false, [&](const Config&, bool) {
+        return Capacity{plan.B, plan.S, plan.spans || config.mask_kind != MaskKind::causal};
+    }));
+    const Model& other = *teacher.model;
+    const bool known = teacher.tokenizer.vocab_size() && tokenizer.vocab_size();
+    if (other.c.V != config.V || (known && teacher.tokenizer.fingerprint() != tokenizer.fingerprint()))
+        return fail(Exit::usage,
+                    "--teacher %s: expected a model with this model's tokenizer (%d tokens), found another one (%d "
+                    "tokens)",
+                    o.teacher.c_str(), config.V, other.c.V);
+    if (other.plan.S < plan.S)
+        return fail(Exit::usage, "--teacher %s: its context of %d tokens is shorter than --seq-len %d",
+                    o.teacher.c_str(), other.c.T, plan.S);
+    if (other.c.mask_kind != config.mask_kind || other.op.activation != device.model->op.activation)
+        return fail(Exit::usage, "--teacher %s: it is trained with another --objective", o.teacher.c_str());
+    device.model->distillation = {float(o.distill_temperature), float(o.distill_mix)};
+    return {};
+}
+
 // QLoRA (Dettmers et al. 2023): only the adapters are trained, so a CPU may read the base's weights
 // as blocks of integers, without a copy in floats.
 Status Trainer::keep_packed() {
@@ -209,7 +235,8 @@ Status Trainer::keep_packed() {
         return fail(Exit::usage, "--quantize %s: a GPU computes with bf16 or fp32; --device cpu", o.quantize.c_str());
     if (!config.adapter.any() || device.gpu || (!asked && o.device.dtype != "auto")) return {};
     packed_base = TRY(base_of(start));
-    plan.stored = asked ? gguf_stored(*find_gguf_file_type(o.quantize), config) : TRY(checkpoint_stored(packed_base, config));
+    plan.stored = asked ? gguf_stored(*find_gguf_file_type(o.quantize), config)
+                        : TRY(checkpoint_stored(packed_base, config));
     const std::vector<Tensor> tensors = config_tensors(config);
     const bool blocks = std::ranges::any_of(tensors, [&](const Tensor& t) {
         return !t.adapter && std::ranges::any_of(plan.stored(t), [](const FormatRows& r) {

@@ -17,6 +17,7 @@
 #include "train/schedule.h"
 #include "infer/eval/evaluate.h"
 #include "infer/decode/generate.h"
+#include "infer/load.h"
 #include "infer/trace.h"
 
 struct TrainOptions {
@@ -41,6 +42,8 @@ struct TrainOptions {
     double lora_alpha = 0, lora_dropout = 0, lora_plus = 1;
     bool lora_rank_stabilised = false;
     std::string quantize = "none";
+    std::string teacher;
+    double distill_temperature = 2, distill_mix = 0.5;
     std::string objective = "auto";
     bool documents = false;
     double mask_fraction = Objective{}.fraction;
@@ -79,6 +82,8 @@ struct Trainer {
     Schedule schedule;
     TrainState state;    // after the last finished step
     Progress progress;
+    LoadedModel teacher;                  // model: null without --teacher
+    Spans spans;                          // spans of the last batch read
     ModelSource packed_base;              // the model whose packed weights stay mapped
     std::string start;                    // checkpoint to start from; empty: random weights
     bool resuming = false;                // start is a checkpoint of this run
@@ -148,6 +153,7 @@ struct Trainer {
     Result<Config> named_model(bool there, ModelSource& base);
     Status choose_model();      // sets config and tokenizer
     Status choose_trained();    // everything, adapters or some tensors
+    Status open_teacher();      // loads --teacher
     Status keep_packed();       // keeps the base's weights in their file's blocks, beside adapters
     Status choose_tokenizer(const ModelSource& base);
     Status choose_objective();    // also finds the mask token

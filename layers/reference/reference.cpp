@@ -276,6 +276,51 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
     }
 }
 
+T shaped(T x, Logits z) {
+    x *= T(z.scale);
+    return z.cap != 0 ? T(z.cap) * std::tanh(x / T(z.cap)) : x;
+}
+// log softmax(x / temperature)
+std::vector<T> log_softmax(std::vector<T> x, T temperature) {
+    const T top = *std::max_element(x.begin(), x.end());
+    T sum = 0;
+    for (T& v : x) sum += std::exp(v = (v - top) / temperature);
+    for (T& v : x) v -= std::log(sum);
+    return x;
+}
+void distill_loss(float* loss, T* dlogits, const T* logits, const T* teacher, const int* target, float scale,
+                  Distillation how, Logits z, Logits teacher_z, int N, int V, int Vp) {
+    const T temperature = T(how.temperature), mix = T(how.mix);
+    for (int n = 0; n < N; n++) {
+        const int64_t at = int64_t(n) * Vp;
+        if (target[n] < 0) {
+            loss[n] = 0;
+            if (dlogits) zero(dlogits + at, int64_t(sizeof(T)) * Vp);
+            continue;
+        }
+        std::vector<T> own(static_cast<size_t>(V)), other(own);
+        for (int v = 0; v < V; v++) {
+            own[size_t(v)] = shaped(logits[at + v], z);
+            other[size_t(v)] = shaped(teacher[at + v], teacher_z);
+        }
+        const std::vector<T> q = log_softmax(own, temperature), p = log_softmax(other, temperature);
+        const std::vector<T> plain = log_softmax(own, 1);
+        T kl = 0;
+        for (size_t v = 0; v < size_t(V); v++) kl += std::exp(p[v]) * (p[v] - q[v]);
+        loss[n] = float(mix * temperature * temperature * kl - (1 - mix) * plain[size_t(target[n])]);
+        for (int v = 0; dlogits && v < Vp; v++) {
+            const size_t i = size_t(v);
+            if (v >= V) {
+                dlogits[at + v] = 0;
+                continue;
+            }
+            const T slope = T(z.scale) * (z.cap != 0 ? 1 - own[i] * own[i] / (T(z.cap) * T(z.cap)) : 1);
+            dlogits[at + v] = T(scale) * slope *
+                              (mix * temperature * (std::exp(q[i]) - std::exp(p[i])) +
+                               (1 - mix) * (std::exp(plain[i]) - (v == target[n] ? 1 : 0)));
+        }
+    }
+}
 void lm_head_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC,
                       Precision precision) {
     linear_backward(dx, dw, db, dy, x, w, N, C, OC, precision);

@@ -196,3 +196,56 @@ TEST_CASE("lm_head_backward: against the reference") {
             }
     });
 }
+
+TEST_CASE("distillation: against the reference") {
+    in_each_order([](auto& op) {
+        for (int V : {1, 2, 7, 33, 257, 1000})
+            for (Distillation how : {Distillation{1, 1}, {2, 0.5f}, {0.7f, 0.3f}, {4, 0}}) {
+                EXPECT(check_distill_loss(op, 4, V, V + 3, how, true));
+                EXPECT(check_distill_loss(op, 4, V, V, how, false));
+                EXPECT(check_distill_loss(op, 3, V, V + 1, how, true, {0.3f, 0}, {1, 2}));
+                EXPECT(check_distill_loss(op, 3, V, V, how, true, {1.7f, 5}, {1, 0}));
+            }
+    });
+}
+
+TEST_CASE("distillation: gradient by differences; the teacher's own logits cost nothing") {
+    const int V = 9, Vp = 12;
+    const Ops<double>& op = reference_ops();
+    Numbers x = random_normal(2 * Vp, 1), t = random_normal(2 * Vp, 2), d(2 * Vp);
+    const int target[] = {3, 7};
+    float losses[2];
+    for (Distillation how : {Distillation{2, 0.4f}, {0.5f, 1}, {1, 0}})
+        for (Logits z : {Logits{}, {0.7f, 3}}) {
+            auto exact = [&](const Numbers& own) {    // in double, as loss is a float
+                double sum = 0;
+                for (int n = 0; n < 2; n++) {
+                    auto lse = [&](const Numbers& all, double T, Logits l) {
+                        double s = 0;
+                        for (int v = 0; v < V; v++) {
+                            const double u = all[size_t(n * Vp + v)] * double(l.scale);
+                            s += std::exp((l.cap != 0 ? double(l.cap) * std::tanh(u / double(l.cap)) : u) / T);
+                        }
+                        return std::log(s);
+                    };
+                    auto value = [&](const Numbers& all, int v, Logits l) {
+                        const double u = all[size_t(n * Vp + v)] * double(l.scale);
+                        return l.cap != 0 ? double(l.cap) * std::tanh(u / double(l.cap)) : u;
+                    };
+                    const double T = double(how.temperature), m = double(how.mix);
+                    for (int v = 0; v < V; v++) {
+                        const double p = value(t, v, {}) / T - lse(t, T, {}), q = value(own, v, z) / T - lse(own, T, z);
+                        sum += m * T * T * std::exp(p) * (p - q);
+                    }
+                    sum += (1 - m) * (lse(own, 1, z) - value(own, target[n], z));
+                }
+                return sum;
+            };
+            op.distill_loss(losses, d.data(), x.data(), t.data(), target, 1, how, z, {}, 2, V, Vp);
+            CHECK(double(losses[0]) + double(losses[1]) == doctest::Approx(exact(x)).epsilon(1e-6));
+            CHECK(gradient_error(x, d, [&] { return exact(x); }) < 1e-7);
+        }
+    op.distill_loss(losses, d.data(), t.data(), t.data(), target, 1, {2, 1}, {}, {}, 2, V, Vp);
+    CHECK(std::fabs(losses[0]) < 1e-6);
+    for (double g : d) CHECK(std::fabs(g) < 1e-12);
+}

@@ -55,3 +55,31 @@ template <class T, class P> Check check_lm_head_backward(const Ops<T, P>& op, in
     if (bias) check.expect("db", db, product_limit<Grad<P>, T>(dtype, N));
     return check;
 }
+
+// A third of the targets is ignored, with logits that are not finite.
+template <class T, class P> Check check_distill_loss(const Ops<T, P>& op, int N, int V, int Vp, Distillation how,
+                                                     bool with_gradient, Logits z = {}, Logits teacher_z = {}) {
+    Check check("distill_loss", {{"N", N}, {"V", V}, {"Vp", Vp}}, with_gradient ? "" : " loss only");
+    typedef InputType<T, P> I;
+    Numbers own = rounded<T>(random_normal(int64_t(N) * Vp, 1, 2)),
+            other = rounded<T>(random_normal(int64_t(N) * Vp, 2, 2));
+    std::vector<int> targets = random_tokens(N, V, 3);
+    for (int n = 0; n < N; n++) {
+        if (n % 3 == 2) targets[size_t(n)] = -1;
+        for (int v = 0; v < Vp; v++)
+            if (n % 3 == 2 || v >= V)
+                own[size_t(n) * size_t(Vp) + size_t(v)] = other[size_t(n) * size_t(Vp) + size_t(v)] = NAN;
+    }
+    Statistics loss(op, N);
+    Dual<T> logits(op, own), teacher(op, other);
+    Dual<I> dlogits(op, logits.size());
+    Integers target(op, targets);
+    both(op, [&](auto& table, auto at) {
+        table.distill_loss(at(loss), at(dlogits, with_gradient), at(logits), at(teacher), at(target), 0.37f, how, z,
+                           teacher_z, N, V, Vp);
+    });
+    check.expect("loss", loss, 4 * ROUNDING<float>, 1);
+    // A gradient is a difference of probabilities, and keeps their errors.
+    if (with_gradient) check.expect("dlogits", dlogits, 2 * ROUNDING<I>, 0.37 / std::sqrt(double(V)));
+    return check;
+}
