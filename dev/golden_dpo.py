@@ -5,7 +5,8 @@ golden_dpo.py         needs torch, transformers, datasets and trl
 
 The model is test/golden/sft's. dpo.json has 30 steps of DPOTrainer in fp32, in flatgpt's order (data/loader.cpp): four
 pairs a step in two batches of two, AdamW at a constant rate. steps.json has, for each row of train/preference.cpp,
-three such steps in double: TRL's own functions where it has the loss, else the formula; and of ipo also DPOTrainer's.
+three such steps in double: TRL's own functions where it has the loss, else the formula; and of ipo, and of pairs of
+texts, DPOTrainer's.
 """
 import json
 import pathlib
@@ -55,6 +56,12 @@ def write_pairs(all_pairs):
             whole = {name: pair["prompt"] + pair[name] for name in ("chosen", "rejected")}
             shapes = [pair, whole, {"prompt": pair["prompt"][-1]["content"], **whole}]
             out.write(json.dumps(shapes[i % 3], ensure_ascii=False) + "\n")
+    (OUT / "texts.jsonl").write_text("".join(json.dumps(texts(pair)) + "\n" for pair in all_pairs))
+
+
+def texts(pair):
+    return {"prompt": "Q: " + pair["prompt"][-1]["content"] + "\nA:", "chosen": " " + pair["chosen"][0]["content"],
+            "rejected": " " + pair["rejected"][0]["content"]}
 
 
 def train(tokenizer, ordered, loss_type, steps):
@@ -136,6 +143,7 @@ def main():
     few = {name: by_hand(tokenizer, ordered, name) for name in ("dpo", "ipo", "kto-paired", "orpo", "simpo")}
     few["dpo smoothed"] = by_hand(tokenizer, ordered, "dpo", 0.2)
     few["ipo of DPOTrainer"] = train(tokenizer, ordered, "ipo", FEW)
+    few["texts"] = train(tokenizer, [texts(pair) for pair in ordered], "sigmoid", FEW)
     (OUT / "steps.json").write_text(json.dumps(few, indent=1) + "\n")
     dpo = train(tokenizer, ordered, "sigmoid", STEPS)
     (OUT / "dpo.json").write_text(json.dumps(dpo) + "\n")

@@ -89,6 +89,68 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
     CHECK(text("cuda") == text("cpu"));
 }
 
+TEST_CASE("cuda command line: pairs of answers are learnt as on a CPU; resumed, with the same bits") {
+    NEED_EMULATED();
+    Toy toy;
+    std::vector<std::string> base = small(toy, "base", {"--steps", "1"});
+    Toy::set(base, "--device", "cpu");
+    must(base);
+    std::string pairs;
+    for (char c = 'a'; c <= 'h'; c++)
+        pairs += std::string(R"({"prompt": "the )") + c + R"(", "chosen": " is an answer", "rejected": " no"})" + "\n";
+    write_file(toy.dir + "/pairs.jsonl", pairs);
+    auto train = [&](const std::string& out, const std::string& device, const std::vector<std::string>& more = {}) {
+        std::vector<std::string> args = {"train",
+                                         "--from",
+                                         toy.dir + "/base",
+                                         "--prefer",
+                                         toy.dir + "/pairs.jsonl",
+                                         "--prefer-val",
+                                         toy.dir + "/pairs.jsonl",
+                                         "--device",
+                                         device,
+                                         "--dtype",
+                                         "fp32",
+                                         "--batch",
+                                         "4",
+                                         "--total-batch",
+                                         "256",
+                                         "--seq-len",
+                                         "32",
+                                         "--lr",
+                                         "1e-3",
+                                         "--steps",
+                                         "4",
+                                         "--save-every",
+                                         "2",
+                                         "--out",
+                                         toy.dir + "/" + out};
+        args.insert(args.end(), more.begin(), more.end());
+        return device == "cpu" ? must(args) : run_emulated(args);
+    };
+    (void)train("cpu", "cpu");
+    const ProcessResult r = train("gpu", "cuda");
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    const std::string cpu = toy.metrics("cpu"), gpu = toy.metrics("gpu");
+    for (int step = 1; step <= 4; step++)
+        for (const char* key :
+             {"\"loss\":", "\"grad_norm\":", "\"margin\":", "\"logp_chosen\":", "\"logp_rejected\":"}) {
+            auto value = [&](const std::string& metrics) {
+                const std::string row = metrics.substr(metrics.find("{\"step\":" + std::to_string(step)));
+                return number(row, key);
+            };
+            CHECK(value(gpu) == doctest::Approx(value(cpu)).epsilon(1e-3));
+        }
+    CHECK(number(gpu, "\"val_margin\":") == doctest::Approx(number(cpu, "\"val_margin\":")).epsilon(1e-3));
+    CHECK(number(gpu, "\"val_margin\":") > 0);
+    REQUIRE(train("parts", "cuda").exit_code == 0);
+    fs::remove_all(toy.newest("parts"));
+    REQUIRE(train("parts", "cuda", {"--resume", "auto"}).exit_code == 0);
+    CHECK(toy.metrics("parts") == gpu);
+    CHECK(same_file(toy.newest("parts") + "/model.safetensors", toy.newest("gpu") + "/model.safetensors"));
+}
+
 TEST_CASE("cuda command line: a GPU with too little memory") {
     NEED_EMULATED();
     Toy toy;

@@ -290,7 +290,8 @@ TEST_CASE("prefer: a sample is both answers behind their prompt, and only the an
     // The fingerprint depends on tokens, targets and length.
     const uint64_t before = all->fingerprint();
     CHECK(read(texts("ab", "cde", "y") + one_line, {.S = S})->fingerprint() != before);
-    CHECK(read(texts("abc", "de", "x") + one_line, {.S = S})->fingerprint() != before);
+    CHECK(read(texts("ab", "cde", "cx"), {.S = S})->fingerprint() !=
+          read(texts("abc", "de", "x"), {.S = S})->fingerprint());
     CHECK(read(texts("ab", "cde", "x") + one_line, {.S = S + 1})->fingerprint() != before);
     Status error;
     read(texts("ab", "cde", "x") + one_line, {.S = S}, &error, false);

@@ -76,6 +76,7 @@ TEST_CASE("train prefer: every loss has the steps that torch computes in double"
     for (const PreferenceRow& row : PREFERENCES) runs.push_back({row.name, {"--prefer-loss", row.name}});
     runs.push_back({"dpo smoothed", {"--label-smoothing", "0.2"}});
     runs.push_back({"ipo of DPOTrainer", {"--prefer-loss", "ipo"}});
+    runs.push_back({"texts", {"--prefer", DPO + "/texts.jsonl"}});
     for (const auto& [name, flags] : runs) {
         CAPTURE(name);
         must(changed(prefer(toy.dir + "/" + name, flags), {"--steps", "3"}));
