@@ -127,6 +127,8 @@ TEST_CASE("count: FLOPs of a step by hand, with a window, with fewer key heads, 
         CHECK(training_cost(op, c, 1, 3).flops() == 3 * 6 * 640 + 12 * 6 * 8);
         CHECK(training_cost(op, c, 5, 3).flops() == 5 * (3 * 6 * 640 + 12 * 6 * 8));
         CHECK(training_flops(op, c, 3) == 6 * 640 + 12 * 2 * 8);
+        CHECK(training_flops(op, c, 3, true) == 6 * 640 + 12 * 2 * 8 + 2 * 128);    // the head forward once more
+        CHECK(scoring_flops(op, c, 3) == 2 * 640 + 4 * 2 * 8);
         Config other = c;
         other.window = 2;    // 5 pairs
         CHECK(training_cost(op, other, 1, 3).flops() == 3 * 6 * 640 + 12 * 5 * 8);

@@ -112,7 +112,7 @@ static EncodedChat encode_text(const Tokenizer& tokenizer, const std::string& pr
     e.ids.insert(e.ids.begin(), v.before.begin(), v.before.end());
     e.trained.insert(e.trained.begin(), v.before.size(), false);
     const int end = v.eos >= 0 ? v.eos : tokenizer.end_of_text();
-    if (end >= 0 && e.ids.back() != end) e.ids.push_back(end), e.trained.push_back(true);
+    if (end >= 0 && (e.ids.empty() || e.ids.back() != end)) e.ids.push_back(end), e.trained.push_back(true);
     return e;
 }
 
