@@ -68,24 +68,39 @@ bool Trainer::needs_padding() const {
     return device.gpu || !objective.is_plain_causal() || config.experts || o.dropout > 0 || o.attention_dropout > 0;
 }
 
+// Queues a step: one update, except that rewards may have more, on the same answers. Only the last
+// one's outcome is reported.
+Status Trainer::issue() {
+    // The step's first sequence, counted from the run's beginning.
+    const int64_t first = (data.position().epoch * data.samples() + data.position().index) * sequences();
+    TRY(loss->draw());
+    for (int i = 0; i < loss->updates(); i++) {
+        if (i > 0) state.skipped += device.model->train.finish().skipped;
+        TRY(issue_update(first));
+    }
+    if (trace) trace->stop();
+    issued++;
+    state.epoch = data.position().epoch;
+    state.index = data.position().index;
+    return {};
+}
+
 // Queues one update of `accumulate` batches. An update that is not finite or exceeds a limit is
 // skipped by operation step_verdict, on the device.
-Status Trainer::issue() {
+Status Trainer::issue_update(int64_t first) {
     Model& g = *device.model;
     int S = o.seq_len;
-    // The step's first sequence, counted from the run's beginning.
-    int64_t first = (data.position().epoch * data.samples() + data.position().index) * task->sequences;
     const int64_t all = loss->begin(first, o.total_batch / o.seq_len);
     sizes[issued % 2] = {0, all};
     g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
-        TRY(data.next(tokens.data(), targets.data(), &texts));
+        if (!loss->fill(i)) TRY(data.next(tokens.data(), targets.data(), &texts));
         if (!needs_padding()) S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len);
         sizes[issued % 2].positions += int64_t(o.batch) * S;
         spans = {};
         for (int b = 0; b < o.batch; b++)
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
-                            &targets[size_t(b) * size_t(S)], S, S, &spans, texts[size_t(b / task->sequences)]);
+                            &targets[size_t(b) * size_t(S)], S, S, &spans, texts[size_t(b / sequences())]);
         g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
         g.forward(true);
         loss->batch(i, S, all);
@@ -102,10 +117,6 @@ Status Trainer::issue() {
                                     .weight_decay = float(o.weight_decay),
                                     .fast = float(o.lora_plus)};
     g.train.update(params, limits, uint64_t(o.seed), stop_flags());
-    if (trace) trace->stop();
-    issued++;
-    state.epoch = data.position().epoch;
-    state.index = data.position().index;
     return {};
 }
 
@@ -201,6 +212,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     Json row = Json::object("step", state.step, "loss", s.loss, "lr", lr, "grad_norm", s.norm, "ms", 1e3 * seconds,
                             "tokens_per_second", rate);
     if (device.peak > 0) row.set("mfu", work / device.peak);
+    loss->add_speeds(row);
     row.set("tokens", state.tokens);
     loss->add_metrics(row);
     if (s.skipped) row.set("skipped", true);
@@ -263,6 +275,7 @@ Status Trainer::save() {
     Status written;
     if (metrics && fsync(fileno(metrics)) != 0)    // the checkpoint relies on these bytes
         written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
+    if (written.ok()) written = loss->sync();
     written = ranks.agree(written);
     if (written.ok()) {
         g.store.collect();

@@ -55,6 +55,7 @@ struct TrainState {
     uint64_t data = 0;               // fingerprint of the training data
     uint64_t seed = 0;
     int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
+    int64_t samples_bytes = 0;    // optional: length of samples.jsonl at this step
     OutlierDetector loss, grad_norm;
     // Optional fields, except for `config`. A default value means that the run did not record the
     // field.

@@ -37,7 +37,8 @@ constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETE
 // the value that it has there.
 constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
                                      {"bad_validations", &TrainState::bad_validations},
-                                     {"documents", &TrainState::documents}};
+                                     {"documents", &TrainState::documents},
+                                     {"samples_bytes", &TrainState::samples_bytes}};
 constexpr Row<std::string> OPTIONAL_TEXTS[] = {{"dtype", &TrainState::dtype},
                                                {"backend", &TrainState::backend},
                                                {"algorithms", &TrainState::algorithms},

@@ -4,6 +4,7 @@
 #include "checkpoint/gguf.h"
 #include "train/gpu_plan.h"
 #include "train/preference.h"
+#include "train/reward/policy.h"
 #include "train.h"
 
 // ---- the rows, in the order of --help -----------------------------------------------------------
@@ -56,20 +57,22 @@ std::vector<Flag> model_flags(TrainOptions& o) {
     return flags;
 }
 FlagGroup chat_flags(TrainOptions& o) {
-    const std::vector<std::string> chat = {"--chat"}, either = {"--chat or --prefer"};
+    const std::vector<std::string> chat = {"--chat"}, either = {"--chat or --prefer"},
+                                   any = {"--chat, --prefer or --prompts"};
     return {"Conversations",
             {},
             {
                 {.name = "--chat-template",
                  .to = &o.chat_template,
                  .help = "a file with a chat template (Jinja), or chatml, for a model without one; the run keeps it",
-                 .needs = either},
+                 .needs = any},
                 {.name = "--preview",
                  .to = &o.preview,
-                 .help = "print this many conversations or pairs, with what is learnt in colour, and counts; then stop",
+                 .help = "print this many conversations or pairs, with what is learnt in colour, and counts, or "
+                         "prompts, with sampled answers and rewards; then stop",
                  .min = 0,
                  .max = 1e9,
-                 .needs = either,
+                 .needs = any,
                  .excludes = {"--dry-run"}},
                 {.name = "--chat-val",
                  .to = &o.chat_val,
@@ -129,6 +132,48 @@ FlagGroup preference_flags(TrainOptions& o) {
                  .needs = {"--prefer-loss simpo"}},
             }};
 }
+FlagGroup reward_flags(TrainOptions& o) {
+    const std::vector<std::string> prompts = {"--prompts"};
+    auto number = [&](const char* name, auto* to, const char* help, double min, double max) {
+        return Flag{.name = name, .to = to, .help = help, .min = min, .max = max, .needs = prompts};
+    };
+    return {
+        "Rewards",
+        {{.name = "--reward",
+          .to = &o.reward,
+          .help = "how an answer is rewarded: " + reward_forms() +
+                  ". exact: 1 if it equals the line's answer; regex: 1 if RE is found in it; json-schema: 1 if it "
+                  "is valid JSON; a command reads a JSON line with prompt and answer and writes a number",
+          .needs = prompts}},
+        {
+            {.name = "--prompts-val",
+             .to = &o.prompts_val,
+             .help = "prompts for validation, each answered once, with the likeliest tokens",
+             .needs = prompts},
+            number("--group", &o.group, "answers to a prompt, whose rewards are compared", 2, 4096),
+            number("--answer-tokens", &o.answer_tokens, "most tokens of an answer", 1, 1 << 20),
+            number("--temperature", &o.temperature, "of sampling", 0.01, 100),
+            number("--updates", &o.updates, "updates on the answers of a step", 1, 1000),
+            {.name = "--advantage",
+             .to = &o.advantage,
+             .help = "an answer's reward less its group's mean, divided by the group's deviation, or not (mean: Dr. "
+                     "GRPO)",
+             .choices = {"normalised", "mean"},
+             .needs = prompts},
+            {.name = "--loss-norm",
+             .to = &o.loss_norm,
+             .help = "the step's loss is the mean over answers of each one's mean over tokens; the mean over all "
+                     "tokens (DAPO); or a sum divided by answers and --answer-tokens (constant: Dr. GRPO)",
+             .choices = loss_norm_names(),
+             .needs = prompts},
+            number("--clip", &o.clip, "ratios of probabilities are clipped below 1 less this", 0, 1),
+            number("--clip-high", &o.clip_high, "and above 1 plus this (DAPO: 0.28); 0: as --clip", 0, 1e6),
+            number("--kl", &o.kl, "factor of the divergence from the starting weights, which are then held, too", 0,
+                   1e6),
+            number("--reward-timeout", &o.reward_timeout, "seconds in which a command must write its next number", 0.01,
+                   1e6),
+        }};
+}
 std::vector<FlagGroup> run_flags(TrainOptions& o) {
     return {
         {"Common",
@@ -137,7 +182,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .to = &o.data,
               .help = "training shards, from `flatgpt tokenize`: a path, a glob pattern, "
                       "or several separated by commas",
-              .required_unless = {"--chat", "--prefer", "--dry-run"}},
+              .required_unless = {"--chat", "--prefer", "--prompts", "--dry-run"}},
              {"--val", &o.val, "validation shards, given in the same way"},
              {.name = "--chat",
               .to = &o.chat,
@@ -152,6 +197,13 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .needs = {"--from"},
               .excludes = {"--data", "--val", "--chat", "--pack", "--documents", "--raw-u16", "--objective prefix",
                            "--objective mlm"}},
+             {.name = "--prompts",
+              .to = &o.prompts,
+              .help = "prompts to learn from instead, by rewards of sampled answers (GRPO): JSON lines with prompt, as "
+                      "text or as messages, and what --reward needs",
+              .needs = {"--from", "--reward"},
+              .excludes = {"--data", "--val", "--chat", "--prefer", "--pack", "--documents", "--raw-u16",
+                           "--objective prefix", "--objective mlm", "--resize-vocab", "--too-long drop"}},
              {"--tokenizer", &o.tokenizer,
               "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
               "checkpoint's, else gpt2"},
@@ -294,6 +346,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          }},
         chat_flags(o),
         preference_flags(o),
+        reward_flags(o),
         {"Schedule and optimizer",
          {
              {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
@@ -306,7 +359,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .help = "steps between validations; 0: only at the end",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val, --chat-val or --prefer-val"}},
+              .needs = {"--val, --chat-val, --prefer-val or --prompts-val"}},
              {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
          },
          {
@@ -316,7 +369,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
                       "the same each time; 0: all",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val, --chat-val or --prefer-val"}},
+              .needs = {"--val, --chat-val, --prefer-val or --prompts-val"}},
              {.name = "--patience",
               .to = &o.patience,
               .help = "stop after this many validations without a lower loss; 0: "
@@ -425,7 +478,8 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
 
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
-    Command c{"train", "Train a GPT on token shards, conversations or preferences, from scratch or from a checkpoint.",
+    Command c{"train",
+              "Train a GPT on token shards, conversations, preferences or rewards, from scratch or from a checkpoint.",
               "flatgpt train --data 'tokens/austen_train_*.bin' --val 'tokens/austen_val_*.bin' --tokenizer tok.json "
               "--model d6 --out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3"};
     c.flags = flag_groups(run_flags(*o));

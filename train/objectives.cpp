@@ -2,6 +2,7 @@
 #include "train/objectives.h"
 
 #include "train/preference_loss.h"
+#include "train/reward/loss.h"
 #include "train/train.h"
 
 namespace {
@@ -59,7 +60,8 @@ constexpr const char *SHARDS = "names, or with another --seq-len",
                      *CHATS =
                          "gives now: with another file, --chat-template, --train-on, --pack, --too-long or "
                          "--seq-len",
-                     *PAIRS = "gives now: with another file, --chat-template, --too-long or --seq-len";
+                     *PAIRS = "gives now: with another file, --chat-template, --too-long or --seq-len",
+                     *PROMPTS = "gives now: with another file, --chat-template, --answer-tokens or --seq-len";
 
 constexpr ObjectiveRow shards(const char* name, MaskKind mask_kind, std::string (*text)(const Trainer&)) {
     return {.name = name,
@@ -112,6 +114,21 @@ const ObjectiveRow OBJECTIVES[] = {
      .preview = &Trainer::preview_pairs,
      .text = preference_text,
      .loss = make<PreferenceLoss>},
+    {.name = "reward",
+     .mask_kind = MaskKind::causal,
+     .flag = "--prompts",
+     .files = &TrainOptions::prompts,
+     .val_files = &TrainOptions::prompts_val,
+     .noun = "prompts",
+     .settings = PROMPTS,
+     .sequences = 0,
+     .weighted = true,
+     .choose = &Trainer::choose_reward,
+     .read = &Trainer::read_prompts,
+     .open = &Trainer::open_lines,
+     .preview = &Trainer::preview_prompts,
+     .text = reward_text,
+     .loss = make<RewardLoss>},
 };
 }    // namespace
 

@@ -4,10 +4,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/common.h"
 #include "files/json_write.h"
 #include "model/config.h"
+#include "model/plan.h"
 
 class LineSource;
 struct Trainer;
@@ -20,9 +22,15 @@ class StepLoss {
     // Prepares the first step; weights are loaded. All ranks call it.
     virtual Status prepare() { return {}; }
     virtual double prepare_flops() const { return 0; }    // on all ranks
-    // Begins a step of `sequences` sequences on all ranks, which start at data.position(). `first`:
-    // number of sequences before it. Returns the number of terms whose mean is the step's loss.
+    // Samples the texts that a step learns from, and moves data.position() behind their prompts.
+    virtual Status draw() { return {}; }
+    virtual int updates() const { return 1; }    // in a step, all on the same texts
+    // Begins an update of `sequences` sequences on all ranks, which start at data.position() unless
+    // draw() has moved it. `first`: number of sequences before it. Returns the number of terms
+    // whose mean is the step's loss.
     virtual int64_t begin(int64_t first, int64_t sequences) = 0;
+    // Sets tokens and targets of the i-th batch; false: the loader's come next.
+    virtual bool fill(int) { return false; }
     // After forward(true) of the step's i-th batch, with targets (batch,S): queues its part of the
     // loss, and the gradients of the head.
     virtual void batch(int i, int S, int64_t terms) = 0;
@@ -30,9 +38,12 @@ class StepLoss {
     virtual void end() {}
     // The host waits for each batch's losses, so no step is queued while another one runs.
     virtual bool on_host() const { return false; }
-    virtual double of_guess() const { return INFINITY; }    // a random guess has this loss; INFINITY: unknown
-    virtual std::string text() const { return ""; }         // metrics for the progress line
-    virtual void add_metrics(Json&) const {}                // the last ended step's metrics
+    virtual double of_guess() const { return INFINITY; }         // a random guess has this loss; INFINITY: unknown
+    virtual std::string text() const { return ""; }              // metrics for the progress line
+    virtual void add_metrics(Json&) const {}                     // the last ended step's metrics
+    virtual void add_speeds(Json&) const {}                      // the same of metrics that depend on the clock
+    virtual void add_memory(std::vector<MemoryRow>&) const {}    // for --dry-run: beside the model's
+    virtual Status sync() { return {}; }                         // flushes files on which a checkpoint relies
     // Returns the loss on the validation data. `show`: receives finished and all windows.
     typedef std::function<void(int64_t done, int64_t windows)> Show;
     virtual Result<double> validate(const Show& show) = 0;
@@ -46,7 +57,7 @@ struct ObjectiveRow {
     std::string TrainOptions::*files;
     std::string TrainOptions::*val_files;
     const char *noun, *settings;    // what the files hold; options that decide which tokens are learnt
-    int sequences;                  // sequences in a sample
+    int sequences;                  // sequences in a sample; 0: Trainer::sequences
     bool weighted;                  // Plan::weighted: the loss is one of whole sequences
     Status (Trainer::*choose)();    // once the model is known: checks options, finds the chat template
     // Reads a file of lines into memory; null: shards.

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "base/file.h"
@@ -158,8 +159,9 @@ Status Trainer::set_up() {
     TRY(find_start());
     TRY(agreed(choose_model()));
     share_cores();
-    Result<Device> opened = o.dry_run || o.preview ? plan_device(o.device, o.gpu, ranks.info.local_rank)
-                                                   : open_device(o.device, true, ranks.info.local_rank);
+    const bool plans = o.dry_run || (o.preview && !samples_answers());
+    Result<Device> opened = plans ? plan_device(o.device, o.gpu, ranks.info.local_rank)
+                                  : open_device(o.device, true, ranks.info.local_rank);
     TRY(agreed(opened.status));
     device = std::move(opened.value);
     TRY(agreed(keep_packed()));
@@ -175,7 +177,7 @@ Status Trainer::set_up() {
     TRY(agreed(open_data()));
     TRY(agreed(plan_steps()));
     if (o.preview) return (this->*task->preview)();
-    if (has_data()) warn_of_repetition();
+    if (has_data() && !samples_answers()) warn_of_repetition();
     if (plan.ranks == 1 && o.zero) progress.note("note: --zero changes nothing on one rank");
     if (plan.ranks == 1 && plan.comm_dtype != Element::f32)
         progress.note("note: --reduce-dtype changes nothing on one rank");
@@ -238,8 +240,8 @@ Status Trainer::choose_batch() {
     plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
     plan.balance = float(o.balance_loss), plan.router_z_loss = float(o.router_z_loss);
     plan.comm_dtype = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
-    const int step = task->sequences;    // a batch has whole samples
-    if (o.batch % step)
+    const int step = sequences();    // a batch has whole samples, except that answers are cut into any batches
+    if (!samples_answers() && o.batch % step)
         return fail(Exit::usage, "--batch %d: expected a multiple of %d, the number of sequences of each of %s's %s",
                     o.batch, step, task->flag, task->noun);
     if (o.batch) return {};
@@ -286,7 +288,7 @@ void Trainer::agree_on_batch() {
             plan.B = std::min(plan.B, stoi(theirs));
         plan.B = stoi(ranks.coordinator->broadcast(std::to_string(plan.B)));
     }
-    while (plan.B > task->sequences && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B -= task->sequences;
+    while (plan.B > sequences() && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B -= sequences();
     o.batch = plan.B;
     resolve("batch", "0", std::to_string(o.batch));
     progress.note("--batch auto: " + counted(o.batch, "sequence") + " of " + counted(o.seq_len, "token"));
@@ -331,8 +333,9 @@ Status Trainer::open_data() {
 }
 
 LoaderConfig Trainer::loader_config() const {
-    return {.B = o.batch / task->sequences,
-            .S = o.seq_len * task->sequences,
+    const int step = samples_answers() ? 1 : task->sequences;    // the loader has prompts without answers
+    return {.B = samples_answers() ? 1 : o.batch / step,
+            .S = o.seq_len * step,
             .vocab = config.V,
             .rank = plan.rank,
             .ranks = plan.ranks,
@@ -404,10 +407,15 @@ int64_t Trainer::steps_of(int64_t epochs, int64_t total_batch) const {
 Status Trainer::plan_steps() {
     const int64_t micro = int64_t(o.batch) * o.seq_len,
                   all = micro * plan.ranks;    // tokens per batch: on a rank, on all ranks
-    if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
+    const int64_t whole = samples_answers() ? int64_t(o.seq_len) * o.group * plan.ranks
+                                            : 1;    // tokens of whole groups
+    if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = std::lcm(all, whole)));
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
                     (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)all);
+    if (o.total_batch % whole)
+        return fail(Exit::usage, "--total-batch %lld is not a multiple of seq-len x group%s = %lld",
+                    (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)whole);
     if (o.total_batch / all > 1 << 20)
         return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
                     1 << 20, (long long)all);
@@ -456,7 +464,7 @@ Status Trainer::lock_run() {
     // A run's lock file names the process that held it last. If the lock file names none and there
     // is no checkpoint, nonempty files of these names were written by another program.
     const std::string last = lock_holder(path);
-    for (const char* name : {"lock", "metrics.jsonl", "run.toml"})
+    for (const char* name : {"lock", "metrics.jsonl", "samples.jsonl", "run.toml"})
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
             std::filesystem::file_size(o.out + "/" + name, error) > 0 && !error) {
             if (made_lock) unlink(path.c_str());
@@ -484,7 +492,8 @@ void Trainer::remove_empty_run() {    // called when out of memory: allocates no
     const int dir = made_directory.empty() ? -1 : open(made_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct stat rows;
     if (dir < 0 || (fstatat(dir, "metrics.jsonl", &rows, 0) == 0 && rows.st_size > 0)) return;
-    for (const char* name : {"lock", "run.toml", "metrics.jsonl", "README.md", REFERENCE_FILE}) unlinkat(dir, name, 0);
+    for (const char* name : {"lock", "run.toml", "metrics.jsonl", "samples.jsonl", "README.md", REFERENCE_FILE})
+        unlinkat(dir, name, 0);
     close(dir);
     rmdir(made_directory.c_str());
 }

@@ -14,6 +14,7 @@
 #include "model/device.h"
 #include "train/conversations.h"
 #include "train/objectives.h"
+#include "train/reward/rewards.h"
 #include "train/schedule.h"
 #include "infer/eval/evaluate.h"
 #include "infer/decode/generate.h"
@@ -26,6 +27,9 @@ struct TrainOptions {
     int preview = 0, epochs = 0;
     std::string prefer, prefer_val, prefer_loss = "dpo";
     double beta = 0, label_smoothing = 0, gamma = 1;
+    std::string prompts, prompts_val, reward, advantage = "normalised", loss_norm = "sequence";
+    int group = 8, answer_tokens = 256, updates = 1;
+    double temperature = 1, clip = 0.2, clip_high = 0, kl = 0, reward_timeout = 60;
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
     ConfigOverrides shape = no_overrides();    // overrides of the model's configuration
     int batch = 8, seq_len = 0, context = 0, keep = 3, sample_tokens = 64;
@@ -77,6 +81,7 @@ struct Trainer {
     std::unique_ptr<StepLoss> loss;
     std::optional<ChatEncoder> chat_encoder;           // with --chat; with --prefer if there is a template
     std::shared_ptr<LineSource> source, val_source;    // null: shards; no validation
+    Reward reward;                                     // with --prompts
     bool length_given = true;                          // --seq-len is not 0
     Loader data, val;
     Schedule schedule;
@@ -128,11 +133,13 @@ struct Trainer {
     void resolve(const std::string& key, const std::string& unset, const std::string& value);
     bool has_data() const { return !(o.*task->files).empty(); }
     bool validates() const { return !(o.*task->val_files).empty(); }
+    bool samples_answers() const { return task->sequences == 0; }                      // the objective is reward
+    int sequences() const { return samples_answers() ? o.group : task->sequences; }    // in a loader's sample
     Status read_lines();                   // reads files of lines; without --seq-len, sets the length
     Status open_data();                    // opens the loaders
     LoaderConfig loader_config() const;    // training data's, without the files
-    int64_t pass_tokens() const { return data.samples() * task->sequences * o.seq_len; }    // positions in an epoch
-    Status open_shards();                                                                   // opens --data and --val
+    int64_t pass_tokens() const { return data.samples() * sequences() * o.seq_len; }    // positions in an epoch
+    Status open_shards();                                                               // opens --data and --val
     Status open_lines();    // opens the loaders of what read_lines has read
     Status no_work() { return {}; }
     Status no_preview() const { return {}; }
@@ -163,8 +170,8 @@ struct Trainer {
     Status resume();
     std::string new_rate(const TrainState& before) const;    // note on a changed schedule; "": unchanged
 
-    // Functions of train/chat.cpp and train/prefer.cpp. The previews print some conversations or
-    // pairs, with what is learnt in them.
+    // Functions of train/chat.cpp, train/prefer.cpp and train/reward/setup.cpp. The previews print
+    // some conversations or pairs, with what is learnt in them, or sampled answers.
     Status check_chat_model() const;
     Status choose_chat_template();
     Result<std::shared_ptr<LineSource>> read_conversations(const std::string& pattern, const std::string& flag);
@@ -173,6 +180,9 @@ struct Trainer {
     Status choose_preference();
     Result<std::shared_ptr<LineSource>> read_pairs(const std::string& pattern, const std::string& flag);
     Status preview_pairs() const;
+    Status choose_reward();
+    Result<std::shared_ptr<LineSource>> read_prompts(const std::string& pattern, const std::string& flag);
+    Status preview_prompts() const;
 
     // Function of train/dry_run.cpp.
     Status dry_run();
@@ -181,6 +191,7 @@ struct Trainer {
     Status loop();
     bool needs_padding() const;
     Status issue();                         // queues one more step on the device
+    Status issue_update(int64_t first);     // first: number of sequences before the step
     bool due_after(int64_t steps) const;    // work is due between this step and the next
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
     int stop_flags() const;                                                // stop signal, plus SAVE_DUE if due

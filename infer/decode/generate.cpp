@@ -196,9 +196,10 @@ Sequence Generator::next_sequence() {
     if (most < prompt.size() && sample == 0)
         note("the prompt has " + std::to_string(prompt.size()) + " tokens, the context " + std::to_string(most) +
              ": only its last " + std::to_string(most) + " are read");
-    Sequence sequence = {.number = n,
-                         .tokens = {prompt.end() - ptrdiff_t(most), prompt.end()},
-                         .sampler = sampler.for_sequence(uint64_t(sample))};
+    Sequence sequence = {
+        .number = n,
+        .tokens = {prompt.end() - ptrdiff_t(most), prompt.end()},
+        .sampler = sampler.for_sequence(uint64_t(options.first_sequence ? *options.first_sequence + n : sample))};
     sequence.sampler.accept_prompt(sequence.tokens);
     if (options.text) sequence.out = [this, n](std::string_view text) { return options.text(n, text); };
     return sequence;
@@ -434,7 +435,8 @@ Status Generator::report(Sequence& sequence) {
                                  sequence.accepted,
                                  std::move(sequence.logprobs),
                                  0,
-                                 reason};
+                                 reason,
+                                 {sequence.tokens.end() - sequence.step_index, sequence.tokens.end()}};
     while (!finished.empty() && finished.begin()->first == reported) {
         Sample& sample = finished.begin()->second;
         if (options.each && !options.each(sample)) return output_failed();
@@ -442,6 +444,7 @@ Status Generator::report(Sequence& sequence) {
             out.texts.push_back(std::move(sample.text));
             out.logprobs.push_back(std::move(sample.logprobs));
             out.finish_reasons.push_back(sample.finish_reason);
+            out.ids.push_back(std::move(sample.ids));
         }
         finished.erase(finished.begin());
         reported++;

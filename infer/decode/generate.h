@@ -1,6 +1,7 @@
 // generate.h - text generation with a key/value cache.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +56,7 @@ struct Sample {
     std::vector<std::vector<TokenLogprob>> logprobs = {};    // logprobs(), for each token
     double score = 0;                                        // beam search's score
     const char* finish_reason = "stop";                      // or length, or no_token: the grammar allows no token
+    std::vector<int> ids = {};                               // its tokens; beam search leaves them out
 };
 struct GenerationResult {
     std::vector<std::string> texts = {};                                  // by sequence; empty if `each` is set
@@ -62,11 +64,15 @@ struct GenerationResult {
     std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};    // by text
     std::vector<double> scores = {};                                      // by text; beam search only
     std::vector<const char*> finish_reasons = {};                         // by text
+    std::vector<std::vector<int>> ids = {};                               // by text: its tokens, with an end token
 };
 struct GenerationOptions {
     std::vector<std::vector<int>> prompts = {};    // each has at least one token
     int num = 1, tokens = 200;                     // sequences per prompt; new tokens of a sequence
     int batch = 16;                                // most sequences that run together
+    // Number of the first sequence for random numbers, which then differ between prompts, too;
+    // none: each prompt's samples count from 0.
+    std::optional<int64_t> first_sequence = {};
     Sampling sampling;
     CacheFlags cache = {};
     Speculation speculation = {};
