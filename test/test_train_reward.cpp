@@ -12,14 +12,16 @@ namespace {
 typedef std::vector<std::string> Words;
 
 // Prompts of four digits, to be answered with the last one, and a model that has learnt to write
-// digits at random.
+// digits at random; if `ends`, also the end of texts.
 struct DigitsToy : RanksToy {
     std::string prompts = dir + "/prompts.jsonl";
-    DigitsToy() {
+    explicit DigitsToy(bool ends = false) {
         const Tokenizer bytes = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
         std::string digits, lines;
         for (uint64_t i = 0; i < 6000; i++) digits += char('0' + philox(1, 1, i).v[0] % 10);
-        const std::vector<int> ids = bytes.encode(digits);
+        std::vector<int> ids = bytes.encode(digits);
+        for (size_t i = 0; ends && i < ids.size(); i++)
+            if (philox(1, 2, i).v[0] % 6 == 0) ids[i] = bytes.end_of_text();
         ShardWriter w;
         REQUIRE(w.open(dir + "/digits.bin", 65536).ok());
         REQUIRE(w.append(ids.data(), int(ids.size())).ok());
@@ -30,7 +32,8 @@ struct DigitsToy : RanksToy {
                      "\", \"number\": " + std::to_string(i) + "}\n";
         }
         write_file(prompts, lines);
-        must(args("base", {"--data", dir + "/digits.bin", "--val", dir + "/digits.bin", "--steps", "40"}));
+        must(args("base",
+                  {"--data", dir + "/digits.bin", "--val", dir + "/digits.bin", "--steps", "40", "--seq-len", "64"}));
     }
     Words reward(const std::string& out, const Words& more = {}) const {
         Words a = {"train",        "--from",          dir + "/base", "--prompts",     prompts,    "--reward",
@@ -42,7 +45,14 @@ struct DigitsToy : RanksToy {
         return a;
     }
     std::string samples(const std::string& out) const { return read_file(dir + "/" + out + "/samples.jsonl"); }
-    // metrics.jsonl without times.
+    void same_losses(const std::string& a, const std::string& b, double tolerance, const Words& keys) const {
+        for (const std::string& key : keys) {
+            const std::vector<double> x = losses(a, key.c_str()), y = losses(b, key.c_str());
+            REQUIRE(x.size() == y.size());
+            REQUIRE(!x.empty());
+            for (size_t i = 0; i < x.size(); i++) CHECK(std::fabs(x[i] - y[i]) < tolerance * std::max(1.0, y[i]));
+        }
+    }
     std::string script(const std::string& name, const std::string& text) const {
         const std::string path = dir + "/" + name;
         write_file(path, "#!/bin/sh\n" + text);
@@ -64,4 +74,240 @@ TEST_CASE("train reward: answers with the prompt's last digit are learnt, from a
     CHECK(mean(0) < 0.15);
     CHECK(mean(290) > 0.9);
     CHECK(toy.losses("run", "\"val_reward\":")[0] > 0.9);
+}
+
+TEST_CASE("train reward: several updates, a reference, and the norms of the loss") {
+    DigitsToy toy;
+    const auto row = [&](const std::string& out, const char* key) {
+        return toy.losses(out, (std::string("\"") + key + "\":").c_str());
+    };
+    must(toy.reward("one", {"--kl", "0.1"}));
+    // Before the first update the policy is its reference.
+    CHECK(row("one", "kl")[0] == doctest::Approx(0).epsilon(1e-12));
+    CHECK(row("one", "kl")[5] > 0);
+    CHECK(row("one", "clipped")[5] == 0);
+    CHECK(fs::exists(toy.dir + "/one/reference.bin"));
+    // The loss of the first update: minus the mean advantage, which is 0.
+    CHECK(std::fabs(row("one", "loss")[0]) < 1e-6);
+    must(toy.reward("three", {"--updates", "3", "--clip", "0.01", "--clip-high", "0.02"}));
+    CHECK(row("three", "clipped")[0] > 0);
+    CHECK(!fs::exists(toy.dir + "/three/reference.bin"));
+    // The second and third update raise the probabilities of the better answers.
+    CHECK(row("three", "loss")[0] < -1e-4);
+    // Answers of one token: the three norms are the same, also with other batches.
+    must(toy.reward("plain", {"--batch", "32", "--total-batch", "1024", "--seq-len", "16"}));
+    for (const char* norm : {"sequence", "tokens", "constant"}) {
+        must(toy.reward(norm, {"--loss-norm", norm, "--seq-len", "16"}));
+        toy.same_losses("plain", norm, 1e-4, {"\"loss\":", "\"grad_norm\":"});
+        CHECK(toy.samples(norm) == toy.samples("plain"));
+    }
+    // Of longer answers they are not.
+    for (const char* norm : {"sequence", "tokens", "constant"})
+        must(toy.reward(std::string("long ") + norm,
+                        {"--loss-norm", norm, "--answer-tokens", "5", "--reward", "regex:^[0-4]", "--steps", "1"}));
+    CHECK(toy.samples("long tokens") == toy.samples("long constant"));
+    // Answers end at 5 tokens, since the model knows no end: all have the same length.
+    CHECK(row("long tokens", "grad_norm")[0] == doctest::Approx(row("long constant", "grad_norm")[0]).epsilon(1e-3));
+    must(toy.reward("mean", {"--advantage", "mean"}));
+    CHECK(contains(toy.samples("mean"), "\"reward\":1.0,\"advantage\":0."));
+}
+
+TEST_CASE("train reward: a killed run goes on with the same bits, and repeats its samples") {
+    DigitsToy toy;
+    const Words command = toy.reward("whole", {"--steps", "24", "--save-every", "4", "--updates", "2", "--kl", "0.05",
+                                               "--answer-tokens", "3", "--seed", "9"});
+    must(command);
+    int killed = 0;
+    for (int rows : {1, 6, 11, 18}) {
+        const std::string out = "killed" + std::to_string(rows), file = toy.dir + "/" + out + "/metrics.jsonl";
+        Words again = command;
+        Toy::set(again, "--out", toy.dir + "/" + out);
+        again.insert(again.begin(), flatgpt_binary());
+        {
+            Process p(again);
+            auto written = [&] {
+                const std::string text = read_file(file);
+                return std::count(text.begin(), text.end(), '\n');
+            };
+            for (int i = 0; i < 20000 && p.running() && written() < rows; i++) usleep(500);
+            p.send(SIGKILL);
+            killed += p.wait().signal == SIGKILL;
+        }
+        const bool begun = fs::exists(toy.dir + "/" + out + "/run.toml");
+        must(begun ? Words{"train", "--config", toy.dir + "/" + out + "/run.toml", "--resume", "auto"}
+                   : Words(again.begin() + 1, again.end()));
+        CHECK(toy.metrics(out) == toy.metrics("whole"));
+        CHECK(toy.samples(out) == toy.samples("whole"));
+        same_checkpoint(toy, out, "whole");
+    }
+    CHECK(killed > 0);
+    // The reference must be the one that the run began with.
+    const Words longer = {"train", "--config", toy.dir + "/whole/run.toml", "--resume", "auto", "--steps", "26"};
+    must({"train", "--from", toy.dir + "/base", "--data", toy.dir + "/digits.bin", "--steps", "1", "--batch", "4",
+          "--seq-len", "32", "--out", toy.dir + "/base2"});
+    Words other = longer;
+    other.insert(other.end(), {"--from", toy.dir + "/base2"});
+    must(other, 3, "expected the weights that the run began with");
+    must(longer);
+    // Other prompts are refused.
+    const std::string half = toy.dir + "/half.jsonl", text = read_file(toy.prompts);
+    write_file(half, text.substr(0, text.find('\n', text.size() / 2) + 1));
+    Words changed = longer;
+    changed.insert(changed.end(), {"--prompts", half});
+    must(changed, 2, "trained on other prompts than --prompts");
+}
+
+TEST_CASE("train reward: rewards of a command, and commands that fail in a run") {
+    DigitsToy toy;
+    // The reward is the line's field "number".
+    const std::string numbers =
+        toy.script("numbers.sh", "while read -r line; do n=${line##*number\\\":}; echo ${n%?}; done");
+    must(toy.reward("numbers", {"--reward", numbers, "--steps", "2"}));
+    std::istringstream rows(toy.samples("numbers"));
+    int64_t count = 0;
+    for (std::string row; std::getline(rows, row); count++) {
+        const nlohmann::json j = json_parse(row, "row", 4).take();
+        const size_t at = size_t(j["reward"].get<double>());
+        std::istringstream lines(read_file(toy.prompts));
+        std::string line;
+        for (size_t i = 0; i <= at; i++) std::getline(lines, line);
+        CHECK(contains(line, "\"" + j["prompt"].get<std::string>() + "\""));
+    }
+    CHECK(count == 128);
+    // A dead command ends the run with a checkpoint of the last step, and the run can go on.
+    const std::string dies = toy.script(
+        "dies.sh", "n=0; while read -r line; do n=$((n+1)); [ $n -gt 200 ] && exit 5; echo $((n % 3)); done");
+    must(toy.reward("dies", {"--reward", dies}), 1, "after 8 of 64; it ended with exit code 5");
+    CHECK(fs::path(toy.newest("dies")).filename() == "step_00000003");
+    must({"train", "--config", toy.dir + "/dies/run.toml", "--resume", "auto"});
+    CHECK(toy.losses("dies").size() == 6);
+    const std::string all = toy.samples("dies");
+    CHECK(std::count(all.begin(), all.end(), '\n') == 6 * 64);
+    must(toy.reward("hangs", {"--reward", toy.script("hangs.sh", "sleep 60"), "--reward-timeout", "0.2"}), 1,
+         "found none for 0.2 seconds");
+    // No step was made, so the directory can be used again.
+    CHECK(toy.newest("hangs").empty());
+    must(toy.reward("hangs", {"--steps", "1"}));
+    const std::string once = toy.samples("hangs");
+    CHECK(std::count(once.begin(), once.end(), '\n') == 64);
+}
+
+TEST_CASE("train reward: ranks draw the answers of one process, and have its losses") {
+    NEED_MPIRUN();
+    DigitsToy toy;
+    for (const auto& [ranks, zero] : {std::pair{1, "0"}, {2, "0"}, {2, "2"}}) {
+        const std::string out = "r" + std::to_string(ranks) + zero;
+        Words p = toy.reward(out, {"--zero", zero, "--threads", "1", "--batch", ranks == 2 ? "32" : "64",
+                                   "--answer-tokens", "3", "--reward", "regex:^[0-4]*$", "--loss-norm", "tokens",
+                                   "--updates", "2", "--prompts-val", toy.prompts});
+        p.insert(p.begin(), flatgpt_binary());
+        const ProcessResult r = run_process(ranks == 1 ? p : mpirun(ranks, p), mpirun_options(120));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        for (const char* key :
+             {"\"reward\":", "\"reward_std\":", "\"no_signal\":", "\"val_reward\":", "\"val_loss\":"}) {
+            const std::vector<double> x = toy.losses("r10", key), y = toy.losses(out, key);
+            REQUIRE(x.size() == y.size());
+            REQUIRE(!x.empty());
+            CHECK(x[0] == doctest::Approx(y[0]));
+        }
+        toy.same_losses("r10", out, 1e-2, {"\"grad_norm\":"});
+        CHECK(toy.samples(out).substr(0, 64 * 70) == toy.samples("r10").substr(0, 64 * 70));
+    }
+}
+
+TEST_CASE("train reward: adapters, bf16, the preview, the dry run") {
+    DigitsToy toy;
+    must(toy.reward("lora", {"--lora-rank", "4", "--kl", "0.1", "--steps", "3"}));
+    CHECK(toy.losses("lora", "\"kl\":")[0] == doctest::Approx(0).epsilon(1e-12));
+    CHECK(toy.losses("lora", "\"kl\":")[2] > 0);
+    must(toy.reward(
+        "bf16", {"--dtype", "bf16", "--recompute", "blocks", "--dropout", "0.1", "--updates", "2", "--steps", "3"}));
+    CHECK(toy.losses("bf16").size() == 3);
+    const std::string out = toy.dir + "/none";
+    const std::string shown = must(toy.reward("none", {"--preview", "1"})).out;
+    CHECK(contains(shown, "--- prompt 1: 4 tokens ---\n"));
+    CHECK(contains(shown, "--- answer 8: 1 token (cut), reward "));
+    CHECK(!contains(shown, "prompt 2"));
+    CHECK(contains(shown, "\nprompts        80, 320 tokens\n"));
+    CHECK(contains(shown, "steps          6 of 8 prompts, 8 answers to each\n"));
+    Words plan = toy.reward("none", {"--kl", "0.1"});
+    plan.push_back("--dry-run");
+    const std::string planned = must(plan).out;
+    CHECK(contains(
+        planned, "objective     rewards by exact, groups of 8 answers of at most 1 token, 1 update, loss by sequence"));
+    CHECK(contains(planned, "KL 0.1 to the starting weights"));
+    CHECK(contains(planned, "keys and values of sampled answers"));
+    CHECK(contains(planned, "the reference (--kl)"));
+    CHECK(!fs::exists(out));
+}
+
+TEST_CASE("train reward: what is wrong is told before anything is written") {
+    DigitsToy toy;
+    const std::string out = toy.dir + "/none", bad = toy.dir + "/bad.jsonl", text = read_file(toy.prompts);
+    auto refused = [&](const Words& more, int code, const std::string& says) {
+        must(toy.reward("none", more), code, says);
+        CHECK(!fs::exists(out));
+    };
+    size_t third = 0;
+    for (int i = 0; i < 2; i++) third = text.find('\n', third) + 1;
+    for (const auto& [line, says] : {std::pair{R"({"prompt": "1"})", "answer: expected a text or a number"},
+                                     {R"({"answer": "1"})", "prompt: expected a text"},
+                                     {R"({"prompt": "", "answer": "1"})", "prompt: expected a prompt"},
+                                     {R"({"prompt": "1", "ans)", "byte"}}) {
+        write_file(bad, text.substr(0, third) + line + "\n");
+        refused({"--prompts", bad}, 3, std::string("bad.jsonl:3: "));
+        refused({"--prompts", bad}, 3, says);
+        refused({"--prompts-val", bad}, 3, says);
+    }
+    write_file(bad, R"({"prompt": [{"role": "user", "content": "1"}], "answer": "1"})");
+    refused({"--prompts", bad}, 3, "--chat-template");
+    must(toy.reward("chat", {"--prompts", bad, "--chat-template", "chatml", "--steps", "1"}));
+    refused({"--reward", "exakt"}, 2, "--reward exakt: expected one of exact, regex:RE, json-schema:FILE, ./COMMAND");
+    refused({"--reward", "regex:["}, 2, "--reward regex:[");
+    refused({"--reward", "./gone --fast"}, 2, "./gone");
+    refused({"--reward", "json-schema:" + toy.dir + "/gone.json"}, 3, "gone.json");
+    refused({"--answer-tokens", "40", "--seq-len", "32"}, 2, "--answer-tokens 40");
+    refused({"--answer-tokens", "30", "--seq-len", "32"}, 3, "expected prompts, found none; 80 prompts left out");
+    refused({"--total-batch", "320", "--seq-len", "16", "--batch", "20"}, 2,
+            "is not a multiple of seq-len x group = 128");
+    refused({"--data", toy.dir + "/digits.bin"}, 2, "--data");
+    refused({"--objective", "mlm"}, 2, "--objective");
+    must({"train", "--from", toy.dir + "/base", "--prompts", toy.prompts, "--out", out}, 2, "--prompts needs --reward");
+    must({"train", "--from", toy.dir + "/base", "--data", toy.dir + "/digits.bin", "--group", "4", "--out", out}, 2,
+         "--group needs --prompts");
+}
+
+TEST_CASE("train reward: answers that end, and the norms of the loss for several lengths") {
+    const DigitsToy toy(true);
+    auto run = [&](const std::string& out, Words more) {
+        more.insert(more.end(), {"--reward", "regex:[0-4]", "--answer-tokens", "24", "--batch", "16", "--group", "4",
+                                 "--steps", "2", "--lr", "0"});
+        must(toy.reward(out, more));
+    };
+    for (const char* norm : {"sequence", "tokens", "constant"}) run(norm, {"--loss-norm", norm, "--kl", "0.5"});
+    const std::string samples = read_file(toy.dir + "/sequence/samples.jsonl");
+    // The end token counts, and is no part of the text.
+    CHECK(toy.losses("sequence", "\"cut\":")[0] < 1);
+    CHECK(!contains(samples, "endoftext"));
+    CHECK(contains(samples, R"("answer":"","reward":0.0)"));
+    std::istringstream rows(samples);
+    double tokens = 0, of_means[3] = {};
+    int n = 0;
+    for (std::string row; std::getline(rows, row) && n < 16; n++) {
+        const nlohmann::json j = json_parse(row, "row", 8).take();
+        const double advantage = j["advantage"].get<double>(), length = j["tokens"].get<double>();
+        CHECK(length <= 24);
+        tokens += length;
+        of_means[0] -= advantage / 16, of_means[1] -= advantage * length, of_means[2] -= advantage * length / 24 / 16;
+    }
+    of_means[1] /= tokens;
+    // The first step's losses, from its rows: all ratios are 1, and the reference is the policy.
+    const char* norms[] = {"sequence", "tokens", "constant"};
+    for (int i = 0; i < 3; i++) CHECK(toy.losses(norms[i])[0] == doctest::Approx(of_means[i]).epsilon(1e-4));
+    CHECK(std::fabs(of_means[1]) > 1e-3);
+    CHECK(toy.losses("tokens", "\"kl\":")[1] == doctest::Approx(0).epsilon(1e-9));
+    // At a rate of 0 nothing is clipped, in any update.
+    run("still", {"--updates", "3", "--clip", "1e-6"});
+    CHECK(toy.losses("still", "\"clipped\":") == std::vector<double>{0, 0});
 }
