@@ -231,6 +231,8 @@ TEST_CASE("reward: a command that dies, is silent or writes something else is na
     CHECK(contains(command_error("read -r line; echo 1; exit 9"),
                    "the output's end after 1 of 3; it ended with exit code 9"));
     CHECK(contains(command_error("kill -11 $$"), "signal 11"));
+    // A training run ignores SIGPIPE; its commands do not.
+    CHECK(contains(command_error("kill -13 $$"), "signal 13"));
     CHECK(contains(command_error("read -r line; echo 1; read -r line; echo good; sleep 9"),
                    "answer 2 of 3, found \"good\""));
     CHECK(contains(command_error("while read -r line; do echo nan; done"), "found \"nan\""));

@@ -101,13 +101,25 @@ TEST_CASE("train reward: several updates, a reference, and the norms of the loss
         toy.same_losses("plain", norm, 1e-4, {"\"loss\":", "\"grad_norm\":"});
         CHECK(toy.samples(norm) == toy.samples("plain"));
     }
-    // Of longer answers they are not.
+    // Longer answers all have 5 tokens, since the model knows no end.
     for (const char* norm : {"sequence", "tokens", "constant"})
         must(toy.reward(std::string("long ") + norm,
                         {"--loss-norm", norm, "--answer-tokens", "5", "--reward", "regex:^[0-4]", "--steps", "1"}));
     CHECK(toy.samples("long tokens") == toy.samples("long constant"));
-    // Answers end at 5 tokens, since the model knows no end: all have the same length.
     CHECK(row("long tokens", "grad_norm")[0] == doctest::Approx(row("long constant", "grad_norm")[0]).epsilon(1e-3));
+    // Equal prompts have other answers, in a step and in the next one.
+    const std::string equal = toy.dir + "/equal.jsonl";
+    write_file(equal, std::string(R"({"prompt": "1234", "answer": 4})") + "\n" + R"({"prompt": "1234", "answer": 4})");
+    must(toy.reward("equal", {"--prompts", equal, "--steps", "2", "--lr", "0", "--batch", "16"}));
+    std::vector<std::string> drawn(4);
+    std::istringstream rows(toy.samples("equal"));
+    for (size_t i = 0; i < 32; i++) {
+        std::string text;
+        std::getline(rows, text);
+        drawn[i / 8] += text.substr(text.find("answer"), 12);
+    }
+    for (size_t i = 0; i < 4; i++)
+        for (size_t k = 0; k < i; k++) CHECK(drawn[i] != drawn[k]);
     must(toy.reward("mean", {"--advantage", "mean"}));
     CHECK(contains(toy.samples("mean"), "\"reward\":1.0,\"advantage\":0."));
 }

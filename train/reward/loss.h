@@ -63,7 +63,7 @@ class RewardLoss : public StepLoss {
     std::unique_ptr<Model> reference;    // null: --kl 0
     std::vector<Rollout> rollouts;       // this rank's answers, groups one behind the other
     int update = -1;                     // within the step
-    int64_t all_tokens = 0;              // of the step's answers, on all ranks
+    int64_t all_tokens = 0;              // in the step's answers, on all ranks
     RewardSums step, validation;
     double seconds = 0;       // that sampling took on this rank
     int samples_file = -1;    // rank 0's

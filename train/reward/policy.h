@@ -8,7 +8,7 @@
 // sample's deviation, as TRL takes it; if not `normalised`, r - mean (Dr. GRPO: Liu et al. 2025).
 // Equal rewards have advantages of exactly 0.
 std::vector<double> advantages(const std::vector<double>& rewards, bool normalised);
-double deviation(const std::vector<double>& rewards);    // of a sample: divides by n - 1
+double deviation(const std::vector<double>& rewards);    // a sample's: divides by n - 1
 bool all_equal(const std::vector<double>& rewards);
 
 // Ratios are clipped to [1 - clip, 1 + clip_high]; DAPO (Yu et al. 2025) takes 0.28 for the second.

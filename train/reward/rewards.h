@@ -16,7 +16,7 @@ typedef std::function<Result<std::vector<double>>(const std::vector<SampledAnswe
 
 struct RewardRow {
     const char* form;      // as in help: "regex:RE"
-    const char* prefix;    // of the value; the rest is the argument. Empty: a command
+    const char* prefix;    // the value begins so, then comes the argument; empty: a command
     bool needs_answer;     // lines must have the field "answer"
     // Exit 2, 3: the argument is wrong. timeout: seconds in which a command must go on.
     Result<Reward> (*make)(const std::string& argument, double timeout);
