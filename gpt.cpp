@@ -228,6 +228,22 @@ void Gpt::head_forward(Activation* logits, const Input* x, int rows) {
     op.linear_forward(logits, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp(), pass.precision);
 }
 
+// The loss of a chunk of logits: on tokens, or on a teacher's probabilities, too.
+void Gpt::head_loss(int n, int rows, bool train, float scale, bool weighted) {
+    CHECK(!teacher || !weighted, "a teacher beside weights of positions");
+    Input* to = train ? dhead : nullptr;
+    auto by_tokens = [&] {
+        op.cross_entropy(losses + n, to, head, batch.target() + n, weighted ? position_weights + n : nullptr, scale,
+                         c.logits_of(), rows, c.V, c.Vp());
+    };
+    auto by_teacher = [&](Gpt& from) {
+        from.head_forward(from.head, from.op.at(from.lnf, int64_t(n) * from.c.C), rows);
+        op.distill_loss(losses + n, to, head, from.head, batch.target() + n, scale, distillation, c.logits_of(),
+                        from.c.logits_of(), rows, c.V, c.Vp());
+    };
+    teacher ? by_teacher(*teacher) : by_tokens();
+}
+
 void Gpt::loss(bool train, float scale, int terms) {
     const int C = c.C, Vp = c.Vp(), N = pass.B * pass.S;
     const Parameter* head_w = c.tied ? w.wte : w.headw;

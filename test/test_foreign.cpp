@@ -127,7 +127,7 @@ TEST_CASE("foreign models: each says what it is and how it becomes one that is r
     struct {
         std::string holds, message;
     } folders[] = {
-        {"adapter_config.json", "this is a LoRA adapter (PEFT) without its base model; merge the two:\n  python3 -c"},
+        {"adapter_config.json", "adapter_config.json: peft_type: it is not there"},
         {"ckpt.pt", "torch.load('" + dir + "/ckpt.pt'"},
         {"params.json", "a model as its maker publishes it"},
         {"model.safetensors", "weights without their config.json"},

@@ -252,7 +252,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          {{.name = "--teacher",
            .to = &o.teacher,
            .help = "learn this model's probabilities, too: a run, a directory or a GGUF file with the same tokenizer",
-           .excludes = {"--prefer"}}},
+           .excludes = {"--prefer", "--prompts"}}},
          {{.name = "--distill-mix",
            .to = &o.distill_mix,
            .help = "weight of the loss on the teacher's probabilities; the loss on tokens has the rest",
@@ -263,7 +263,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
            .help = "divides both models' logits",
            .min = 0.01,
            .max = 100}}},
-        {"Fine-tuning a part",
+        {"Training a part",
          {
              {.name = "--lora-rank",
               .to = &o.lora_rank,
