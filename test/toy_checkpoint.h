@@ -58,7 +58,7 @@ inline TrainState toy_state(int64_t step, uint64_t seed) {
     s.step = step, s.seed = seed;
     s.tokens = (int64_t(1) << 62) - 1, s.updates = 3, s.skipped = 2, s.bad_in_a_row = 1;
     s.epoch = 4, s.index = int64_t(1) << 40;
-    s.data = ~uint64_t(0), s.metrics_bytes = 12345, s.samples_bytes = 678;
+    s.data = ~uint64_t(0), s.metrics_bytes = 12345;
     for (int i = 0; i < 200; i++) s.loss.add(double(philox_normal(1, 2, uint64_t(i))) * std::pow(10.0, i % 40 - 20));
     for (double x : {0.1, -0.0, 5e-324, 1.7976931348623157e308, 1.0 / 3}) s.grad_norm.add(x);
     s.config = "[train]\nout = \"r\xc3\xa4\\n\"\n\tlr = 1e-3\n";

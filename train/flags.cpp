@@ -139,13 +139,14 @@ FlagGroup reward_flags(TrainOptions& o) {
     };
     return {
         "Rewards",
-        {{.name = "--reward",
-          .to = &o.reward,
-          .help = "how an answer is rewarded: " + reward_forms() +
-                  ". exact: 1 if it equals the line's answer; regex: 1 if RE is found in it; json-schema: 1 if it "
-                  "is valid JSON; a command reads a JSON line with prompt and answer and writes a number",
-          .needs = prompts}},
+        {},
         {
+            {.name = "--reward",
+             .to = &o.reward,
+             .help = "how an answer is rewarded: " + reward_forms() +
+                     ". exact: 1 if it equals the line's answer; regex: 1 if RE is found in it; json-schema: 1 if it "
+                     "is valid JSON; a command reads a JSON line with prompt and answer and writes a number",
+             .needs = prompts},
             {.name = "--prompts-val",
              .to = &o.prompts_val,
              .help = "prompts for validation, each answered once, with the likeliest tokens",
@@ -272,13 +273,13 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .min = 0,
               .max = 1024,
               .excludes = {"--resize-vocab", "--init"}},
+         },
+         {
              {.name = "--train-only",
               .to = &o.train_only,
               .help = "patterns of the tensors to train, such as \"11.*,lnf?\" or, by a file's names, "
                       "\"*.mlp.*\"; everything else stays as it is",
               .excludes = {"--lora-rank"}},
-         },
-         {
              {.name = "--lora-alpha",
               .to = &o.lora_alpha,
               .help = "the adapters' factor is alpha / rank; 0: twice the rank",
