@@ -273,13 +273,13 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .min = 0,
               .max = 1024,
               .excludes = {"--resize-vocab", "--init"}},
-         },
-         {
              {.name = "--train-only",
               .to = &o.train_only,
               .help = "patterns of the tensors to train, such as \"11.*,lnf?\" or, by a file's names, "
                       "\"*.mlp.*\"; everything else stays as it is",
               .excludes = {"--lora-rank"}},
+         },
+         {
              {.name = "--lora-alpha",
               .to = &o.lora_alpha,
               .help = "the adapters' factor is alpha / rank; 0: twice the rank",
