@@ -99,9 +99,9 @@ template <class P> static void cross_entropy(float* loss, P* dlogits, const floa
 
 // ---- distillation -------------------------------------------------------------------------------
 
-// Three passes over the student's and the teacher's row, which stay in L2: their maxima; the sums of
-// exponentials, and the teacher's mean difference of the logits, from which the divergence follows;
-// the gradient. Bound by three exp per element, in passes two and three.
+// Three passes over the student's and the teacher's row, which stay in L2: their maxima; the sums
+// of exponentials, and the teacher's mean difference of the logits, from which the divergence
+// follows; the gradient. Bound by three exp per element, in passes two and three.
 template <bool plain> INLINE vf value(vf x, Logits l) {
     if constexpr (plain) return x;
     return l.cap != 0 ? tanh(x * (l.scale / l.cap)) * l.cap : x * l.scale;

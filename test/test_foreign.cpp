@@ -126,13 +126,12 @@ TEST_CASE("foreign models: each says what it is and how it becomes one that is r
     }
     struct {
         std::string holds, message;
-    } folders[] = {
-        {"adapter_config.json", "adapter_config.json: peft_type: it is not there"},
-        {"ckpt.pt", "torch.load('" + dir + "/ckpt.pt'"},
-        {"params.json", "a model as its maker publishes it"},
-        {"model.safetensors", "weights without their config.json"},
-        {"a.gguf", "give one of them:\n  " + dir + "/a.gguf"},
-        {"nothing.txt", "expected a run (with step_NNNNNNNN) or a directory with config.json"}};
+    } folders[] = {{"adapter_config.json", "adapter_config.json: peft_type: it is not there"},
+                   {"ckpt.pt", "torch.load('" + dir + "/ckpt.pt'"},
+                   {"params.json", "a model as its maker publishes it"},
+                   {"model.safetensors", "weights without their config.json"},
+                   {"a.gguf", "give one of them:\n  " + dir + "/a.gguf"},
+                   {"nothing.txt", "expected a run (with step_NNNNNNNN) or a directory with config.json"}};
     for (auto& f : folders) {
         write_file(dir + "/" + f.holds, "{}");
         const Status s = checkpoint_find(dir, nullptr).status;
