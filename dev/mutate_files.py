@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs flatgpt's commands on damaged files, and names each input that ends one by a signal, a sanitizer or never.
 
-Usage: dev/mutate_files.py [--binary build/asan/flatgpt] [--runs 20000] [--seed 1] [--jobs 2] [--keep DIR] [KIND...]
+Usage: dev/mutate_files.py [--binary build/asan/flatgpt] [--runs 20000] [--first 0] [--seed 1] [--jobs 2]
+                           [--keep DIR] [KIND...]
 
 Unlike `make fuzz`, which calls parsers in one process, this takes whole commands: options, opening, use, messages.
 An input that fails is kept as DIR/KIND-NUMBER with the command beside it. Exit 1 where there is one.
@@ -152,6 +153,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--binary", default="build/asan/flatgpt")
     p.add_argument("--runs", type=int, default=20000)
+    p.add_argument("--first", type=int, default=0, help="number of the first run, to go on with an earlier call's")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--jobs", type=int, default=os.cpu_count())
     p.add_argument("--limit", type=int, default=60, help="seconds of a run")
@@ -163,7 +165,8 @@ def main():
         p.error(f"unknown kind {unknown[0]}; there are {', '.join(KINDS)}")
     failed, codes = 0, collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for code, fault in pool.map(lambda i: try_one(kinds[i % len(kinds)], i, options), range(options.runs)):
+        for code, fault in pool.map(lambda i: try_one(kinds[i % len(kinds)], i, options),
+                                    range(options.first, options.first + options.runs)):
             codes[code] += 1
             if fault:
                 failed += 1
