@@ -26,7 +26,7 @@ TEST_CASE("distillation: a student learns its teacher's probabilities") {
     same.insert(same.end(), {"--from", toy.teacher});
     must(same);
     CHECK(std::fabs(toy.losses("same")[0]) < 1e-5);
-    // With the teacher alone, the divergence falls, and so does the loss on tokens, learnt by nothing.
+    // With the teacher alone, the divergence falls, and with it the loss on tokens.
     must(toy.student("alone", {"--distill-mix", "1", "--steps", "40", "--eval-every", "20"}));
     const std::vector<double> divergence = toy.losses("alone"), tokens = toy.losses("alone", "\"val_loss\":");
     CHECK(divergence[39] < 0.5 * divergence[0]);
