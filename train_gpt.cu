@@ -65,7 +65,8 @@ int Trainer::stop_flags() const {
 // them: experts' load and dropout's random numbers count them, a GPU's algorithms depend on the
 // length, and other objectives than plain causal attend to them.
 bool Trainer::needs_padding() const {
-    return device.gpu || !objective.is_plain_causal() || config.experts || o.dropout > 0 || o.attention_dropout > 0;
+    return device.gpu || !objective.is_plain_causal() || config.experts || o.dropout > 0 || o.attention_dropout > 0 ||
+           config.adapter.dropout > 0;
 }
 
 // Queues a step: one update, except that rewards may have more, on the same answers. Only the last
@@ -175,8 +176,8 @@ void Trainer::add_experts(Json& row) const {
     row.set("busiest_expert", busiest_expert(), "expert_load", load, "expert_balance", balance, "router_z", z);
 }
 
-// Loss that shows a failed run. Random weights (8192 channels, unscaled logits) begin 1.6 above a
-// random guess.
+// A loss above this shows a failed run. Random weights may begin 1.6 above a random guess's loss
+// (8192 channels, unscaled logits).
 double Trainer::guess_limit() const { return loss->of_guess() + 2; }
 constexpr int GUESS_STEPS = 20;    // steps above guess_limit before a warning
 

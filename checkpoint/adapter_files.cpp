@@ -62,14 +62,18 @@ Result<AdapterConfig> parse_config(const std::string& text, const std::string& n
     const JsonFields fields = {j, name};
     AdapterConfig c;
     if (fields.has("base_model_name_or_path")) TRY(fields.get("base_model_name_or_path", &c.base));
-    if (fields.has("lora_alpha")) TRY(fields.get("lora_alpha", &c.alpha, 0, 1e6));
+    if (fields.has("lora_alpha")) TRY(fields.get("lora_alpha", &c.alpha, 1e-9, 1e9));
     if (fields.has("lora_dropout")) TRY(fields.get("lora_dropout", &c.dropout, 0, 1));
-    if (j.contains("use_rslora") && j["use_rslora"].is_boolean()) c.rank_stabilised = j["use_rslora"].get<bool>();
+    if (fields.has("use_rslora") && !j["use_rslora"].is_boolean())
+        return fail(Exit::input, "%s: use_rslora: expected true or false, found %s", name.c_str(),
+                    j["use_rslora"].dump().c_str());
+    c.rank_stabilised = fields.has("use_rslora") && j["use_rslora"] == true;
     const nlohmann::json alphas = fields.has("alpha_pattern") ? j["alpha_pattern"] : nlohmann::json::object();
     if (!alphas.is_object()) return fail(Exit::input, "%s: alpha_pattern: expected an object", name.c_str());
     for (const auto& [key, value] : alphas.items()) {
-        if (!value.is_number() || key.find_first_of("*+?[](){}|\\^$") != key.npos)
-            return fail(Exit::input, "%s: alpha_pattern: \"%s\": expected the end of a module's name and a number",
+        if (!value.is_number() || !(double(value) >= 1e-9 && double(value) <= 1e9) ||
+            key.find_first_of("*+?[](){}|\\^$") != key.npos)
+            return fail(Exit::input, "%s: alpha_pattern: \"%s\": expected the end of a module's name, and 1e-9 to 1e9",
                         name.c_str(), key.c_str());
         c.alphas[key] = double(value);
     }
@@ -123,7 +127,10 @@ const AdapterModule* find_module(const AdapterFiles& from, const std::string& na
 
 // ---- reading ------------------------------------------------------------------------------------
 
-bool is_adapter(const std::string& path) { return access((path + CONFIG).c_str(), F_OK) == 0; }
+bool is_adapter(const std::string& path) {
+    auto there = [&](const char* name) { return access((path + name).c_str(), F_OK) == 0; };
+    return there(CONFIG) && !there("/model.safetensors") && !there("/model.safetensors.index.json");
+}
 
 Result<AdapterFiles> adapter_open(const std::string& dir) {
     const std::string name = dir + CONFIG;
@@ -157,7 +164,8 @@ Result<AdapterFiles> adapter_open(const std::string& dir) {
 Result<std::vector<AdapterFiles>> open_adapters(const std::vector<std::string>& named) {
     std::vector<AdapterFiles> all;
     for (const std::string& name : named) {
-        const size_t equals = is_adapter(name) ? name.npos : name.rfind('=');
+        std::error_code none;
+        const size_t equals = std::filesystem::is_directory(name, none) ? name.npos : name.rfind('=');
         std::string dir = without_slashes(name.substr(0, equals));
         double weight = 1;
         if (equals != name.npos) {
@@ -332,16 +340,25 @@ std::string adapter_config_json(const Config& c) {
     std::set<std::string> modules;
     int rank = 0;
     bool transposed = false;
-    Json ranks = Json::object();
+    std::map<std::string, int> own;    // rank of each module
     for (int l = 0; l < c.L; l++)
-        for (const AdaptedMatrix& m : adapted_matrices(c, l))
-            if (m.rank) modules.insert(m.module.substr(m.module.rfind('.') + 1)), rank = std::max(rank, m.rank);
+        for (const AdaptedMatrix& m : adapted_matrices(c, l)) {
+            if (!m.rank) continue;
+            const std::string module = m.module.substr(m.module.rfind('.') + 1);
+            modules.insert(module);
+            own[module] = m.rank;
+            rank = std::max(rank, m.rank);
+        }
+    Json ranks = Json::object(), alphas = Json::object();
+    for (const auto& [module, of_module] : own)
+        if (of_module != rank) ranks.set(module, of_module), alphas.set(module, double(c.adapter.scale) * of_module);
     for (const Family::Name& n : c.family->names) transposed |= n.layout == FileLayout::transposed;
     return Json::object("peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", c.adapter.base, "r",
                         rank, "lora_alpha", double(c.adapter.scale) * rank, "lora_dropout", double(c.adapter.dropout),
                         "target_modules", Json::list(std::vector<std::string>(modules.begin(), modules.end())), "bias",
                         "none", "fan_in_fan_out", transposed, "inference_mode", true, "init_lora_weights", true,
-                        "use_rslora", false, "use_dora", false, "modules_to_save", nullptr)
+                        "use_rslora", false, "use_dora", false, "modules_to_save", nullptr, "rank_pattern", ranks,
+                        "alpha_pattern", alphas)
                .text(2) +
            "\n";
 }

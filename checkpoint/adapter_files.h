@@ -23,7 +23,7 @@ struct AdapterFiles {
     std::shared_ptr<const SafetensorsFile> file = {};
     std::vector<AdapterModule> modules = {};
 };
-bool is_adapter(const std::string& path);    // a directory with adapter_config.json
+bool is_adapter(const std::string& path);    // a directory with adapter_config.json, and no whole model
 // Reads both files' headers. Exit 3: another kind of adapter, or one that changes more than the
 // matrices of blocks; names the field or the tensor.
 Result<AdapterFiles> adapter_open(const std::string& dir);

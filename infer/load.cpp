@@ -139,7 +139,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         const std::string& dir = m.path = found.path;
         // `found` may be a run's adapters, whose base has the other weights.
         const ModelSource base = TRY(base_of(found));
-        Config config = TRY(checkpoint_config(base));
+        Config config = TRY(checkpoint_config(found));
+        config.adapter = {};
         std::vector<AdapterFiles> adapters = TRY(open_adapters(model_options.adapters));
         if (is_adapter(found.path)) adapters.insert(adapters.begin(), TRY(adapter_open(found.path)));
         TRY(add_adapters(&config, adapters));

@@ -44,7 +44,7 @@ inline const Input* adapter_input(const Table& op, const Input* x, const LowRank
 inline Precision adapter_precision(Precision of_product) {
     return of_product == Precision::fp8 ? Precision::prefill : of_product;
 }
-// Computes low, which the second matrix is applied to.
+// Computes LowRank::low, the input of the adapter's second matrix.
 inline void adapter_low(const Table& op, const Input* x, const LowRank& l, int N, int C, Precision precision) {
     const int64_t n = int64_t(N) * l.R;
     op.linear_forward(l.low_sum, adapter_input(op, x, l, N, C), l.a, nullptr, nullptr, N, C, l.R, precision);
@@ -151,8 +151,8 @@ struct FfnStep {
     int pre_width() const { return gated ? 2 * F : F; }
 };
 
-// Whether GELU is fused with the ffn's products. more: a step lies between GELU and a product, the
-// shared expert's gate or an adapter.
+// Whether GELU is fused with the ffn's products. more: another step (the shared expert's gate, an
+// adapter) lies between GELU and a product, so that it cannot be fused.
 inline bool fuses_gelu(const Table& op, Act act, bool gated, bool more, Precision precision) {
     return op.linear_gelu_forward && act == Act::gelu_tanh && !gated && !more && precision != Precision::fp8;
 }

@@ -207,7 +207,7 @@ struct SampleState {
 };
 
 // Blocks along the diagonal of a matrix: block i has rows row[i] to row[i+1]-1 and columns col[i]
-// to col[i+1]-1, and the blocks together have all rows and all columns.
+// to col[i+1]-1, and the blocks together cover all rows and columns.
 struct RowBlocks {
     static constexpr int MOST = 3;
     int count = 0;

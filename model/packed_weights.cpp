@@ -143,13 +143,29 @@ void PackedWeights::write(int64_t offset, int64_t n, const BlockFormat& format, 
 void PackedWeights::read(int64_t offset, int64_t n, float* to) const {
     for (const int64_t end = offset + n; offset < end;) {
         const Entry& e = entry(offset);
-        const int64_t cols = e.tensor.cols, at = offset - e.tensor.offset;
-        CHECK(at % cols == 0 && end - offset >= cols, "%s: no whole row", e.tensor.name.c_str());
-        if (e.parts.empty()) std::copy_n(e.weight.floats + at, cols, to);
-        else unpack_row(e.weight, cols, at / cols, to);
+        const int64_t at = offset - e.tensor.offset, whole = std::min(end - offset, e.tensor.size() - at);
+        const int64_t cols = e.parts.empty() ? whole : e.tensor.cols;
+        if (e.parts.empty()) {
+            std::copy_n(e.weight.floats + at, cols, to);
+        } else {
+            CHECK(at % cols == 0 && end - offset >= cols, "%s: no whole row", e.tensor.name.c_str());
+            unpack_row(e.weight, cols, at / cols, to);
+        }
         offset += cols;
         to += cols;
     }
+}
+
+uint64_t PackedWeights::hash(uint64_t h) const {
+    for (auto& e : entries) {
+        std::vector<float> row(size_t(e->tensor.cols));
+        for (int64_t r = 0; r < e->tensor.rows; r++) {
+            read(e->tensor.offset + r * e->tensor.cols, e->tensor.cols, row.data());
+            h = fnv1a_words(h, row.data(), int64_t(row.size() * sizeof(float)));
+            count_progress();
+        }
+    }
+    return h;
 }
 
 int64_t PackedWeights::bytes_beside_fp32(const Config& c) const {

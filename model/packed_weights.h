@@ -36,7 +36,8 @@ class PackedWeights {
     // Writes n elements, given as blocks of a format, from an offset of the flat buffer on
     // (Tensor::offset). Converts rows stored in another format. Threads may write disjoint ranges.
     void write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks);
-    void read(int64_t offset, int64_t n, float* to) const;    // reads n elements; whole rows
+    void read(int64_t offset, int64_t n, float* to) const;    // n elements of one tensor; a matrix's whole rows
+    uint64_t hash(uint64_t h) const;                          // h, and all numbers after it
     // Makes products read the rows of the matrix at this offset in a mapped file
     // (layers/quant/packed.h). rows[i] is the address of row i; null: a row of zeros. `file` keeps
     // the mapping alive. Returns false, and changes nothing, if the rows cannot be used: the matrix

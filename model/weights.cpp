@@ -265,10 +265,11 @@ void ParamStore::collect_row_state(size_t i) {
     await();
 }
 
-uint64_t ParamStore::hash() const {
+uint64_t ParamStore::hash(bool all) const {
     await();
+    if (packed.any() && (all || !master)) return packed.hash(FNV_OFFSET_BASIS);
     const char* from = params ? reinterpret_cast<char*>(params) : reinterpret_cast<char*>(master);
-    const int64_t size = params ? op.bytes(params, flat) : op.bytes(master, flat);
+    const int64_t size = params ? op.bytes(params, flat + (all ? frozen : 0)) : op.bytes(master, flat);
     std::vector<char> host(size_t(std::min<int64_t>(size, 1 << 22)));
     uint64_t h = FNV_OFFSET_BASIS;
     for (int64_t at = 0; at < size; at += int64_t(host.size())) {

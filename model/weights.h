@@ -111,7 +111,8 @@ struct ParamStore {
     void write(StateKind part, int64_t offset, int64_t n, const float* from);
     void collect();
     void forget() { collected.clear(); }
-    uint64_t hash() const;    // hash of the trained parameters, equal on all ranks
+    // Hash of the trained parameters, equal on all ranks; with `all`, of the frozen ones, too.
+    uint64_t hash(bool all = false) const;
 
   private:
     std::vector<void*> states_at(StateSize size, int64_t first) const;

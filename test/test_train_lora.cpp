@@ -261,11 +261,34 @@ TEST_CASE("lora: beside weights of a few bits, whose file stays as it is") {
         for (size_t i = 0; i < 10; i++) CHECK(losses[i] == doctest::Approx(exact[i]).epsilon(2e-3));
         must({"eval", out, "--data", toy.dir + "/train.bin", "--eval-tokens", "200"});
     }
+    // Adapters that are written in several pieces, none a whole number of rows.
+    must({"train", "--from", toy.dir + "/q8_0.gguf", "--data", toy.dir + "/train.bin", "--lora-rank", "1000", "--batch",
+          "1", "--seq-len", "16", "--steps", "1", "--out", toy.dir + "/large"});
     must({"train", "--from", toy.dir + "/base", "--data", toy.dir + "/train.bin", "--lora-rank", "2", "--quantize",
           "q4_0", "--batch", "2", "--seq-len", "16", "--steps", "2", "--out", toy.dir + "/quantised"});
     must({"train", "--from", toy.dir + "/base", "--data", toy.dir + "/train.bin", "--quantize", "q4_0", "--out",
           toy.dir + "/none"},
          2, "--lora-rank");
+}
+
+TEST_CASE("lora: adapters of several ranks, and large ones, come back as they were saved") {
+    RanksToy toy;
+    const std::string mixed = toy.dir + "/mixed";
+    must(with_rank(toy.dir + "/four", {"--steps", "3", "--lora-targets", "q_proj,o_proj"}));
+    must(with_rank(toy.dir + "/two", {"--steps", "3", "--lora-rank", "2", "--lora-targets", "q_proj"}));
+    // Both together have rank 6 in q_proj and 4 in o_proj, and other factors than one of them.
+    const Golden g;
+    fs::copy(toy.newest("four"), mixed);
+    for (const char* ours : {"/MANIFEST", "/state.json"}) fs::remove(mixed + ours);
+    std::string text = read_file(mixed + "/adapter_config.json");
+    const std::string was = "\"alpha_pattern\": {}";
+    REQUIRE(contains(text, was));
+    write_file(mixed + "/adapter_config.json",
+               text.replace(text.find(was), was.size(), "\"alpha_pattern\": {\"o_proj\": 20}"));
+    const double before = g.loss(mixed);
+    CHECK(std::fabs(before - g.loss(toy.newest("four"))) > 1e-5);
+    must(questions(toy.dir + "/on", {"--from", mixed, "--steps", "1", "--lr", "0"}));
+    CHECK(g.loss(toy.newest("on")) == doctest::Approx(before).epsilon(1e-6));
 }
 
 TEST_CASE("lora: a killed run goes on with the same bits") {

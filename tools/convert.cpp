@@ -133,7 +133,8 @@ static Command command_of(const char* name, const char* summary, const char* exa
         rows.push_back({.name = "--adapter-only",
                         .to = &o->adapter_only,
                         .help = "of a run with --lora-rank: the adapters alone, as llama.cpp's --lora reads them; else "
-                                "they are merged"});
+                                "they are merged",
+                        .excludes = {"--type"}});
     if (adapter)
         rows.insert(rows.begin() + 1, {.name = "ADAPTER",
                                        .to = added.get(),

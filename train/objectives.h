@@ -25,9 +25,9 @@ class StepLoss {
     // Samples the texts that a step learns from, and moves data.position() behind their prompts.
     virtual Status draw() { return {}; }
     virtual int updates() const { return 1; }    // in a step, all on the same texts
-    // Begins an update of `sequences` sequences on all ranks, which start at data.position() unless
-    // draw() has moved it. `first`: number of sequences before it. Returns the number of terms
-    // whose mean is the step's loss.
+    // Begins an update of `sequences` sequences, counted over all ranks, the first of them at
+    // data.position() before draw(). `first`: number of sequences that the run has used before.
+    // Returns the number of terms whose mean is the update's loss.
     virtual int64_t begin(int64_t first, int64_t sequences) = 0;
     // Sets tokens and targets of the i-th batch; false: the loader's come next.
     virtual bool fill(int) { return false; }

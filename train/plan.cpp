@@ -92,7 +92,7 @@ Status Trainer::check_same_start() {
     return check_same_on_ranks(formatted("step = %lld\ndata = %016llx\nvalidation = %016llx\nweights = %016llx\n",
                                          (long long)state.step, (unsigned long long)data.fingerprint(),
                                          (unsigned long long)(validates() ? val.fingerprint() : 0),
-                                         (unsigned long long)device.model->store.hash()));
+                                         (unsigned long long)device.model->store.hash(true)));
 }
 
 // Rank 0 alone runs a trial step, which times algorithms for each shape of a GPU's products; then
@@ -262,7 +262,7 @@ Status Trainer::choose_batch() {
     };
     if (need(step) > free)
         return fail(Exit::device, "out of memory: %s of %d tokens needs %s, %s are free",
-                    step == 1 ? "one sequence" : "a pair of sequences", o.seq_len,
+                    step == 1 ? "one sequence" : counted(step, "sequence").c_str(), o.seq_len,
                     human_bytes(double(need(step))).c_str(), human_bytes(double(free)).c_str());
     int fits = step;    // need(B) never decreases
     for (int over = int(std::min<int64_t>(rows, 4096)) + 1; over - fits > 1;) {
@@ -464,7 +464,7 @@ Status Trainer::lock_run() {
     // A run's lock file names the process that held it last. If the lock file names none and there
     // is no checkpoint, nonempty files of these names were written by another program.
     const std::string last = lock_holder(path);
-    for (const char* name : {"lock", "metrics.jsonl", "samples.jsonl", "run.toml"})
+    for (const char* name : {"lock", "metrics.jsonl", "samples.jsonl", "run.toml", REFERENCE_FILE})
         if (last.find(", pid ") == last.npos && checkpoint_list(o.out).empty() &&
             std::filesystem::file_size(o.out + "/" + name, error) > 0 && !error) {
             if (made_lock) unlink(path.c_str());

@@ -11,8 +11,8 @@ namespace {
 double sigmoid(double x) { return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }
 double minus_log_sigmoid(double x) { return std::max(-x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
 
-// L = -(1-e) log s(x) - e log s(-x) with x = beta (c - r) and the share e of labels that are
-// expected to be wrong.
+// L = -(1-e) log s(x) - e log s(-x) with the sigmoid s, x = beta (c - r), the scores c and r of the
+// chosen and the rejected answer, and the share e of labels that are expected to be wrong.
 // e = 0: DPO, Rafailov et al. 2023, eq. 7; e > 0: conservative DPO, Mitchell 2023.
 PairTerms dpo(double c, double r, const PreferenceParams& p) {
     const double x = p.beta * (c - r), e = p.label_smoothing;

@@ -192,7 +192,8 @@ Status PreferenceLoss::read_reference() {
         if (reference.data != t.data.fingerprint() || reference.of_data.size() != size_t(2 * t.source->samples()))
             return fail(Exit::input, "%s: expected the scores of --prefer %s, found those of other pairs", path.c_str(),
                         t.o.prefer.c_str());
-        if (t.validates() && reference.validation != t.state.validation)
+        if (t.validates() && (reference.validation != t.state.validation ||
+                              reference.of_validation.size() != size_t(2 * t.val.samples())))
             return fail(Exit::usage,
                         "--prefer-val %s: the run began with other pairs for validation, or another --eval-tokens, and "
                         "its reference's scores are of those; give the same, or start again",

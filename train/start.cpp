@@ -36,7 +36,7 @@ Status Trainer::look_for_start() {
     resuming = o.resume == "auto" ? !mine.empty() : o.resume != "no";
     const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
-    start = TRY(newest(path)).path;
+    start = TRY(newest(without_slashes(path))).path;
     // Checkpoints in --out that are newer than `start` would remain there, and a later --resume
     // auto would take them instead of this run's.
     auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
@@ -189,6 +189,12 @@ Status Trainer::choose_trained() {
         config.adapter = wanted;
     }
     config.adapter.dropout = float(o.lora_dropout);
+    if (config.adapter.any() && o.resize_vocab)
+        return fail(Exit::usage, "--resize-vocab: %s has adapters, which do not hold the embeddings; merge them first",
+                    start.c_str());
+    if (!config.adapter.any() && (o.lora_dropout > 0 || o.lora_plus != 1))
+        return fail(Exit::usage, "%s needs --lora-rank, or adapters to go on with (--from)",
+                    o.lora_dropout > 0 ? "--lora-dropout" : "--lora-plus");
     std::istringstream patterns(o.train_only);
     for (std::string pattern; std::getline(patterns, pattern, ',');) config.trained.push_back(pattern);
     if (!config.trained.empty() && config.adapter.any())
@@ -208,9 +214,13 @@ Status Trainer::open_teacher() {
     options.model = o.teacher;
     DeviceOptions same = o.device;
     if (device.gpu) same.dtype = dtype_name(device.dtype);
+    if (device.gpu && ranks.count() > 1)
+        return fail(Exit::usage, "--teacher %s: on GPUs a teacher is for one rank; leave it out", o.teacher.c_str());
     TRY(load_model(teacher, options, same, false, [&](const Config&, bool) {
         return Capacity{plan.B, plan.S, plan.spans || config.mask_kind != MaskKind::causal};
     }));
+    // Opening a device for inference turns the timing of algorithms off.
+    if (device.gpu) TRY(open_device(o.device, true, ranks.info.local_rank));
     const Model& other = *teacher.model;
     const bool known = teacher.tokenizer.vocab_size() && tokenizer.vocab_size();
     if (other.c.V != config.V || (known && teacher.tokenizer.fingerprint() != tokenizer.fingerprint()))
@@ -221,8 +231,11 @@ Status Trainer::open_teacher() {
     if (other.plan.S < plan.S)
         return fail(Exit::usage, "--teacher %s: its context of %d tokens is shorter than --seq-len %d",
                     o.teacher.c_str(), other.c.T, plan.S);
-    if (other.c.mask_kind != config.mask_kind || other.op.activation != device.model->op.activation)
+    if (other.c.mask_kind != config.mask_kind)
         return fail(Exit::usage, "--teacher %s: it is trained with another --objective", o.teacher.c_str());
+    if (other.op.activation != device.model->op.activation)
+        return fail(Exit::usage, "--teacher %s: it computes with another type than this model; give --dtype",
+                    o.teacher.c_str());
     device.model->distillation = {float(o.distill_temperature), float(o.distill_mix)};
     return {};
 }
@@ -243,6 +256,8 @@ Status Trainer::keep_packed() {
             return in_blocks(packed_format(r.format));
         });
     });
+    if (!blocks && asked)
+        return fail(Exit::usage, "--quantize %s: no matrix has rows of whole blocks of this type", o.quantize.c_str());
     if (!blocks) return {};
     if (o.zero)
         return fail(Exit::usage, "--zero %d: beside packed weights every rank has all adapters; leave it out", o.zero);
@@ -295,8 +310,9 @@ Status Trainer::choose_objective() {
 }
 
 Result<bool> Trainer::as_before(const std::string& key) const {
-    const TrainState before = TRY(checkpoint_state(start));
-    return toml_rows(before.config)[key] == toml_rows(o.resolved)[key];
+    const std::map<std::string, std::string> before = toml_rows(TRY(checkpoint_state(start)).config);
+    const auto was = before.find(key);    // a run of an older version has no such option
+    return was == before.end() || was->second == toml_rows(o.resolved)[key];
 }
 
 // A resumed run uses its checkpoint's tokenizer; --tokenizer must be equal, unless its file is

@@ -170,8 +170,8 @@ struct Trainer {
     Status resume();
     std::string new_rate(const TrainState& before) const;    // note on a changed schedule; "": unchanged
 
-    // Functions of train/chat.cpp, train/prefer.cpp and train/reward/setup.cpp. The previews print
-    // some conversations or pairs, with what is learnt in them, or sampled answers.
+    // Defined in train/chat.cpp, train/prefer.cpp and train/reward/setup.cpp. The previews print
+    // conversations or pairs and mark the tokens that are learnt, or print sampled answers.
     Status check_chat_model() const;
     Status choose_chat_template();
     Result<std::shared_ptr<LineSource>> read_conversations(const std::string& pattern, const std::string& flag);

@@ -143,6 +143,11 @@ Result<std::vector<double>> Child::score(const std::vector<SampledAnswer>& answe
                  (a.line->fields.empty() ? "" : ",") + a.line->fields + "}\n";
     std::vector<double> all;
     size_t written = 0;
+    bool over = false;
+    TRY(read_some(over));    // a number too many, which came late
+    if (!output.empty())
+        return failed(formatted("expected one number for each answer, found more: %s",
+                                json_string(output.substr(0, 60)).c_str()));
     for (double until = now_seconds() + timeout; all.size() < answers.size();) {
         TRY(wait_for_pipe(written < lines.size(), until, all.size(), answers.size()));
         if (written < lines.size()) TRY(write_some(lines, written));
@@ -153,9 +158,9 @@ Result<std::vector<double>> Child::score(const std::vector<SampledAnswer>& answe
             output.erase(0, end + 1);
             char* rest = nullptr;
             all.push_back(strtod(word.c_str(), &rest));
-            if (word.empty() || *rest || !std::isfinite(all.back()))
-                return failed(formatted("expected a number for answer %zu of %zu, found %s", all.size(), answers.size(),
-                                        json_string(word.substr(0, 60)).c_str()));
+            if (word.empty() || *rest || !(std::fabs(all.back()) <= 1e6))
+                return failed(formatted("expected a number between -1e6 and 1e6 for answer %zu of %zu, found %s",
+                                        all.size(), answers.size(), json_string(word.substr(0, 60)).c_str()));
             until = now_seconds() + timeout;
         }
         if (ended && all.size() < answers.size())

@@ -82,8 +82,8 @@ Status RewardLoss::open_samples() {
     return {};
 }
 
-// The reference is the weights of --from, which a resumed run reads again. Their hash is kept in
-// the run's directory.
+// The reference model has the weights of --from. A resumed run reads them again, and compares them
+// with the hash that is kept in the run's directory.
 Status RewardLoss::open_reference() {
     const std::string path = t.resuming ? TRY(t.newest(t.o.from)).path : t.start;
     Config c = t.config;
@@ -94,7 +94,7 @@ Status RewardLoss::open_reference() {
     plan.stored = t.plan.stored;
     TRY(reference->allocate(c, plan));
     TRY(checkpoint_weights(path, *reference));
-    const uint64_t hash = reference->store.hash();
+    const uint64_t hash = reference->store.hash(true);
     const std::string kept = (t.resuming ? std::filesystem::path(t.start).parent_path().string() : t.o.out) + "/" +
                              REFERENCE_FILE;
     if (t.resuming && TRY(reference_read(kept)).data != hash)
@@ -109,8 +109,9 @@ Status RewardLoss::open_reference() {
 void RewardLoss::add_memory(std::vector<MemoryRow>& rows) const {
     Config c = t.config;
     c.T = std::min(c.T, t.o.seq_len + 1);
+    const int validated = t.validates() ? together(t, ceil_div(t.val.samples(), t.ranks.count())) : 0;
     rows.push_back({"keys and values of sampled answers",
-                    together(t, step_answers(t)) * cache_bytes(c, t.device.model->op.activation)});
+                    std::max(together(t, step_answers(t)), validated) * cache_bytes(c, t.device.model->op.activation)});
     if (params.kl == 0) return;
     c = t.config;
     c.adapter = {};
@@ -184,8 +185,8 @@ std::string RewardLoss::rows() const {
     return all;
 }
 
-// Writes all ranks' rows, and tells all ranks the number of the step's tokens. Rows of a step that
-// is not finished are not counted in samples_bytes.
+// Writes the rows of all ranks to samples.jsonl, and gives every rank the step's number of tokens.
+// samples_bytes counts finished steps alone, so that a resumed run can cut off the rest.
 Status RewardLoss::share() {
     const std::string mine = rows();
     std::vector<std::string> parts = {mine};

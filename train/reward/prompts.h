@@ -32,8 +32,8 @@ struct PromptOptions {
 // out.
 class Prompts : public LineSource {
   public:
-    // Reads and encodes all lines, on all cores. `encoder` may be null: texts only. Exit 3: the
-    // first line that is wrong, or no prompt is left.
+    // Reads and encodes all lines, on all cores; without `encoder` texts alone. Exit 3: a line is
+    // wrong (the first such line is named), or no prompt is short enough.
     static Result<std::shared_ptr<Prompts>> read(const PromptOptions& options, const Tokenizer& tokenizer,
                                                  const ChatEncoder* encoder);
     int longest() const override;
