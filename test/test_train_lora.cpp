@@ -258,6 +258,7 @@ TEST_CASE("lora: beside weights of a few bits, whose file stays as it is") {
         // In floats, the losses are those of the same weights with products that round less.
         must(with(train, {out + "_fp32", "--dtype", "fp32"}));
         const std::vector<double> exact = toy.losses(std::string(type) + "_fp32");
+        CHECK(losses != exact);
         for (size_t i = 0; i < 10; i++) CHECK(losses[i] == doctest::Approx(exact[i]).epsilon(2e-3));
         must({"eval", out, "--data", toy.dir + "/train.bin", "--eval-tokens", "200"});
     }
@@ -319,6 +320,8 @@ TEST_CASE("lora: a killed run goes on with the same bits") {
         CHECK((read_file(toy.newest(out) + "/optimizer.safetensors") ==
                read_file(toy.newest("whole") + "/optimizer.safetensors")));
     }
+    must(with_rank(toy.dir + "/plain", {"--steps", "24"}));    // without dropout
+    CHECK(toy.losses("plain") != toy.losses("whole"));
     CHECK(killed > 0);
     const std::string toml = toy.dir + "/whole/run.toml";
     must({"train", "--config", toml, "--resume", "auto", "--steps", "26", "--lora-rank", "8"}, 2, "--lora-");
@@ -398,6 +401,14 @@ TEST_CASE("lora: what is wrong is told before anything is written") {
           "--batch",    "1",         "--steps",
           "1",          "--out",     toy.dir + "/other"});
     must({"merge", toy.dir + "/other", START, out}, 3, "an adapter of a matrix of 32 x 32; the model's has 64 x 64");
+    must({"train",      "--data",    toy.dir + "/train.bin",
+          "--model",    "llama:d1",  "--channels",
+          "32",         "--heads",   "2",
+          "--kv-heads", "2",         "--layers",
+          "2",          "--seq-len", "16",
+          "--batch",    "1",         "--steps",
+          "1",          "--out",     toy.dir + "/wider"});    // keys and values are wider, their input is not
+    must({"merge", toy.dir + "/wider", START, out}, 3, "an adapter of a matrix of 16 x 32; the model's has 32 x 32");
     must({"merge", "test/golden/hf_tiny", START, out}, 3, "the model has no such matrix");
     fs::remove_all(bad);
     fs::copy(START, bad);
