@@ -108,6 +108,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
         }
     INFO("worst relative error " << worst << " over " << checked << " parameters");
     CHECK(checked == std::count(trained.begin(), trained.end(), true));
+    CHECK(checked > 0);
     CHECK(worst < 1e-4);
 }
 

@@ -153,6 +153,7 @@ TEST_CASE("lora: what is saved is PEFT's format, and goes on as the same adapter
     must(with_rank(toy.dir + "/new", {"--steps", "1", "--lr", "0", "--lora-targets", "attention,down_proj"}));
     const Golden g;
     CHECK(g.loss(toy.newest("new")) == doctest::Approx(g.loss(SFT)).epsilon(1e-6));
+    CHECK(toy.losses("new", "\"grad_norm\":")[0] > 0);    // a is not 0, so that b has a gradient
     const std::string tensors = tensors_text(toy.newest("new"));
     CHECK(contains(tensors, "k_proj.lora_B"));
     CHECK(contains(tensors, "down_proj.lora_A"));
@@ -363,6 +364,7 @@ TEST_CASE("lora: what is wrong is told before anything is written") {
     refused({"--lora-rank", "8"}, 2, "adapters of another rank");
     refused({"--from", SFT, "--lora-rank", "4", "--train-only", "*"}, 2, "--train-only");
     refused({"--train-only", "*"}, 2, "has adapters, which alone are trained");
+    refused({"--from", SFT, "--train-only", "*q_proj*"}, 2, "it names 1 of the 3 matrices that are trained together");
     must({"train", "--data", toy.dir + "/train.bin", "--lora-rank", "4", "--out", out}, 2, "give it by --from");
     // Damaged and foreign adapters.
     auto damaged = [&](const std::string& from, const std::string& to, const std::string& says) {
