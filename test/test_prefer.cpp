@@ -34,7 +34,9 @@ std::shared_ptr<const Pairs> read(const std::string& text, PairOptions o, Status
     const ChatFormat format = chat_format("", "chatml", tokenizer).take();
     const ChatEncoder encoder(tokenizer, ChatTemplate::parse(format.chat_template).take(), format,
                               ChatEncoder::TRAINING_DATE);
-    o.pattern = dir + "/p.jsonl", o.flag = "--prefer", o.vocab = tokenizer.vocab_size();
+    o.pattern = dir + "/p.jsonl";
+    o.flag = "--prefer";
+    o.vocab = tokenizer.vocab_size();
     const Result<std::shared_ptr<Pairs>> all = Pairs::read(o, tokenizer, with_template ? &encoder : nullptr);
     if (error) *error = all.status;
     else REQUIRE_MESSAGE(all.ok(), all.status.message);

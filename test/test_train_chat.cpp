@@ -156,29 +156,8 @@ TEST_CASE("train chat: a killed run goes on with the same bits") {
     Words command = toy.command("whole", more);
     Toy::set(command, "--batch", "2"), Toy::set(command, "--steps", "24"), Toy::set(command, "--seed", "9");
     must(command);
-    int killed = 0;
-    for (int rows : {1, 5, 9, 14}) {
-        const std::string out = "killed" + std::to_string(rows), file = toy.dir + "/" + out + "/metrics.jsonl";
-        Words again = command;
-        Toy::set(again, "--out", toy.dir + "/" + out);
-        again.insert(again.begin(), flatgpt_binary());
-        {
-            Process p(again);
-            auto written = [&] {
-                const std::string text = read_file(file);
-                return std::count(text.begin(), text.end(), '\n');
-            };
-            for (int i = 0; i < 20000 && p.running() && written() < rows; i++) usleep(500);
-            p.send(SIGKILL);
-            killed += p.wait().signal == SIGKILL;
-        }
-        const bool begun = fs::exists(toy.dir + "/" + out + "/run.toml");
-        must(begun ? Words{"train", "--config", toy.dir + "/" + out + "/run.toml", "--resume", "auto"}
-                   : Words(again.begin() + 1, again.end()));
-        CHECK(toy.metrics(out) == toy.metrics("whole"));
-        same_checkpoint(toy, out, "whole");
-    }
-    CHECK(killed > 0);
+    killed_and_resumed(toy, command, {1, 5, 9, 14},
+                       [&](const std::string& out) { same_checkpoint(toy, out, "whole"); });
     // Other tokens than the run's are refused.
     const std::string toml = toy.dir + "/whole/run.toml";
     must({"train", "--config", toml, "--resume", "auto", "--steps", "30", "--train-on", "all"}, 2, "--train-on");

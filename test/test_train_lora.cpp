@@ -64,7 +64,8 @@ struct Golden {
     Golden() {
         const nlohmann::json j = json_parse(read_file(END + "/tokens.json"), "tokens", 4).take();
         for (const auto& id : j["ids"]) ids.push_back(id);
-        applied = j["applied"], merged = j["merged"];
+        applied = j["applied"];
+        merged = j["merged"];
     }
     double loss(const std::string& model, const Words& adapters = {}, const std::string& dtype = "fp32") const {
         LoadedModel m;
@@ -297,33 +298,13 @@ TEST_CASE("lora: a killed run goes on with the same bits") {
     RanksToy toy;
     Words command = with_rank(toy.dir + "/whole", {"--save-every", "4", "--steps", "24", "--lora-dropout", "0.1"});
     must(command);
-    int killed = 0;
-    for (int rows : {1, 5, 9, 14}) {
-        const std::string out = "killed" + std::to_string(rows), file = toy.dir + "/" + out + "/metrics.jsonl";
-        Words again = command;
-        RanksToy::set(again, "--out", toy.dir + "/" + out);
-        again.insert(again.begin(), flatgpt_binary());
-        {
-            Process p(again);
-            auto written = [&] {
-                const std::string text = read_file(file);
-                return std::count(text.begin(), text.end(), '\n');
-            };
-            for (int i = 0; i < 20000 && p.running() && written() < rows; i++) usleep(500);
-            p.send(SIGKILL);
-            killed += p.wait().signal == SIGKILL;
-        }
-        const bool begun = fs::exists(toy.dir + "/" + out + "/run.toml");
-        must(begun ? Words{"train", "--config", toy.dir + "/" + out + "/run.toml", "--resume", "auto"}
-                   : Words(again.begin() + 1, again.end()));
-        CHECK(toy.metrics(out) == toy.metrics("whole"));
+    killed_and_resumed(toy, command, {1, 5, 9, 14}, [&](const std::string& out) {
         CHECK((tensors_text(toy.newest(out)) == tensors_text(toy.newest("whole"))));
         CHECK((read_file(toy.newest(out) + "/optimizer.safetensors") ==
                read_file(toy.newest("whole") + "/optimizer.safetensors")));
-    }
+    });
     must(with_rank(toy.dir + "/plain", {"--steps", "24"}));    // without dropout
     CHECK(toy.losses("plain") != toy.losses("whole"));
-    CHECK(killed > 0);
     const std::string toml = toy.dir + "/whole/run.toml";
     must({"train", "--config", toml, "--resume", "auto", "--steps", "26", "--lora-rank", "8"}, 2, "--lora-");
     must({"train", "--config", toml, "--resume", "auto", "--steps", "26", "--lora-alpha", "3"}, 2, "--lora-");

@@ -125,29 +125,10 @@ TEST_CASE("train prefer: a killed run goes on with the same bits, and reads the 
     const Words command = prefer(toy.dir + "/whole", {"--save-every", "4", "--prefer-val", PAIRS, "--eval-every", "3",
                                                       "--steps", "24", "--seed", "9"});
     must(command);
-    int killed = 0;
-    for (int rows : {1, 5, 9, 14}) {
-        const std::string out = "killed" + std::to_string(rows), file = toy.dir + "/" + out + "/metrics.jsonl";
-        Words again = changed(command, {"--out", toy.dir + "/" + out});
-        again.insert(again.begin(), flatgpt_binary());
-        {
-            Process p(again);
-            auto written = [&] {
-                const std::string text = read_file(file);
-                return std::count(text.begin(), text.end(), '\n');
-            };
-            for (int i = 0; i < 20000 && p.running() && written() < rows; i++) usleep(500);
-            p.send(SIGKILL);
-            killed += p.wait().signal == SIGKILL;
-        }
-        const bool begun = fs::exists(toy.dir + "/" + out + "/run.toml");
-        must(begun ? Words{"train", "--config", toy.dir + "/" + out + "/run.toml", "--resume", "auto"}
-                   : Words(again.begin() + 1, again.end()));
-        CHECK(toy.metrics(out) == toy.metrics("whole"));
+    killed_and_resumed(toy, command, {1, 5, 9, 14}, [&](const std::string& out) {
         same_checkpoint(toy, out, "whole");
         CHECK(same_file(toy.dir + "/" + out + "/reference.bin", toy.dir + "/whole/reference.bin"));
-    }
-    CHECK(killed > 0);
+    });
     // Another run may go on from a checkpoint: the reference stays that of the first start.
     const std::string toml = toy.dir + "/whole/run.toml", file = toy.dir + "/whole/reference.bin";
     const Words longer = {"train", "--config", toml, "--resume", "auto", "--steps", "26"};

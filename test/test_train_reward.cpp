@@ -129,30 +129,10 @@ TEST_CASE("train reward: a killed run goes on with the same bits, and repeats it
     const Words command = toy.reward("whole", {"--steps", "24", "--save-every", "4", "--updates", "2", "--kl", "0.05",
                                                "--answer-tokens", "3", "--seed", "9"});
     must(command);
-    int killed = 0;
-    for (int rows : {1, 6, 11, 18}) {
-        const std::string out = "killed" + std::to_string(rows), file = toy.dir + "/" + out + "/metrics.jsonl";
-        Words again = command;
-        Toy::set(again, "--out", toy.dir + "/" + out);
-        again.insert(again.begin(), flatgpt_binary());
-        {
-            Process p(again);
-            auto written = [&] {
-                const std::string text = read_file(file);
-                return std::count(text.begin(), text.end(), '\n');
-            };
-            for (int i = 0; i < 20000 && p.running() && written() < rows; i++) usleep(500);
-            p.send(SIGKILL);
-            killed += p.wait().signal == SIGKILL;
-        }
-        const bool begun = fs::exists(toy.dir + "/" + out + "/run.toml");
-        must(begun ? Words{"train", "--config", toy.dir + "/" + out + "/run.toml", "--resume", "auto"}
-                   : Words(again.begin() + 1, again.end()));
-        CHECK(toy.metrics(out) == toy.metrics("whole"));
+    killed_and_resumed(toy, command, {1, 6, 11, 18}, [&](const std::string& out) {
         CHECK(toy.samples(out) == toy.samples("whole"));
         same_checkpoint(toy, out, "whole");
-    }
-    CHECK(killed > 0);
+    });
     // The reference must be the one that the run began with.
     const Words longer = {"train", "--config", toy.dir + "/whole/run.toml", "--resume", "auto", "--steps", "26"};
     must({"train", "--from", toy.dir + "/base", "--data", toy.dir + "/digits.bin", "--steps", "1", "--batch", "4",

@@ -125,7 +125,8 @@ inline std::vector<Kind> kind_configs(Config c) {
 inline Config adapted(Config c, float dropout = 0) {
     for (int l = 0; l < c.L; l++)
         for (const AdaptedMatrix& m : adapted_matrices(c, l)) c.adapter.ranks[m.product][m.piece] = 2 + m.piece;
-    c.adapter.scale = 0.7f, c.adapter.dropout = dropout;
+    c.adapter.scale = 0.7f;
+    c.adapter.dropout = dropout;
     return c;
 }
 // Makes b zero outside of its blocks, where training never changes it.

@@ -54,6 +54,32 @@ inline void same_checkpoint(const Toy& toy, const std::string& a, const std::str
     }
     CHECK(files >= 4);
 }
+// Runs the command of the run "whole", in directories of its own, until metrics.jsonl has as many
+// rows as each of `rows` says; kills it there and resumes it. Its metrics must be those of "whole";
+// check(name of the run) does the case's own checks.
+template <class Check> void killed_and_resumed(const Toy& toy, std::vector<std::string> command,
+                                               std::initializer_list<int> rows, const Check& check) {
+    int killed = 0;
+    for (const int end : rows) {
+        const std::string out = "killed" + std::to_string(end), dir = toy.dir + "/" + out;
+        Toy::set(command, "--out", dir);
+        std::vector<std::string> program = command;
+        program.insert(program.begin(), flatgpt_binary());
+        Process p(program);
+        auto written = [&] {
+            const std::string text = read_file(dir + "/metrics.jsonl");
+            return std::count(text.begin(), text.end(), '\n');
+        };
+        for (int i = 0; i < 20000 && p.running() && written() < end; i++) usleep(500);
+        p.send(SIGKILL);
+        killed += p.wait().signal == SIGKILL;
+        const std::string toml = dir + "/run.toml";
+        must(fs::exists(toml) ? std::vector<std::string>{"train", "--config", toml, "--resume", "auto"} : command);
+        CHECK(toy.metrics(out) == toy.metrics("whole"));
+        check(out);
+    }
+    CHECK(killed > 0);
+}
 
 // Reads lines "rank number" that the ranks' shells have written.
 inline std::map<int, int> numbers(const std::string& file) {

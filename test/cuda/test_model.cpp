@@ -105,7 +105,8 @@ TEST_CASE("model on cuda: every kind like the reference's, and cached like uncac
 TEST_CASE("model on cuda: adapters and frozen tensors like the reference's, and cached like uncached") {
     const int B = 2, S = 21;
     Config some = WINDOWED, biases = SMALL;
-    some.trained = {"1.*", "lnf?"}, biases.trained = {"*b"};
+    some.trained = {"1.*", "lnf?"};
+    biases.trained = {"*b"};
     for (const Config& c : {adapted(SMALL), adapted(split_config(WINDOWED)), adapted(WINDOWED, 0.2f), some, biases}) {
         const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
         Model r(reference_ops());
