@@ -277,7 +277,7 @@ void Gpt::backward(bool last) {
         op.zero(dx, op.bytes(dx, n));
         op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), pass.B * pass.S, c.C);
     }
-    // What lies below the lowest trained tensor needs no gradients.
+    // Blocks below the lowest trained tensor need no gradients.
     const int lowest = lowest_trained_block();
     for (int l = c.L - 1; l >= std::max(lowest, 0); l--) {
         pass.layer = l;

@@ -73,8 +73,8 @@ struct Gpt {
     void head_forward(Activation* logits, const Input* x, int rows);
     FfnStep ffn(int l) const;
 
-    // If set, loss() learns from this model's probabilities, too. The batch must be the same, and
-    // its forward() done.
+    // If set, loss() learns from this model's probabilities, too. The teacher must have run
+    // forward() on the same batch.
     Gpt* teacher = nullptr;
     Distillation distillation = {};
 

@@ -18,18 +18,18 @@ namespace {
 constexpr const char *CONFIG = "/adapter_config.json", *WEIGHTS = "/adapter_model.safetensors";
 constexpr std::string_view PREFIX = "base_model.model.", A = ".lora_A.weight", B = ".lora_B.weight";
 
-// The value for a module in a pattern map of PEFT (alpha_pattern), whose keys are ends of modules'
-// names; `usual` if no key fits.
+// Looks a module up in alpha_pattern, where PEFT keeps values by the end of a module's name.
+// Returns `usual` if no key fits.
 double by_pattern(const std::map<std::string, double>& pattern, const std::string& module, double usual) {
     for (const auto& [key, value] : pattern)
         if (module == key || module.ends_with("." + key)) return value;
     return usual;
 }
 
-// What adapter_config.json says, as far as the matrices do not show it.
+// Fields of adapter_config.json that the matrices do not show.
 struct AdapterConfig {
     std::string base;
-    double alpha = 8, dropout = 0;
+    double alpha = 8;
     bool rank_stabilised = false;
     std::map<std::string, double> alphas;    // alpha_pattern
 };
@@ -63,7 +63,6 @@ Result<AdapterConfig> parse_config(const std::string& text, const std::string& n
     AdapterConfig c;
     if (fields.has("base_model_name_or_path")) TRY(fields.get("base_model_name_or_path", &c.base));
     if (fields.has("lora_alpha")) TRY(fields.get("lora_alpha", &c.alpha, 1e-9, 1e9));
-    if (fields.has("lora_dropout")) TRY(fields.get("lora_dropout", &c.dropout, 0, 1));
     if (fields.has("use_rslora") && !j["use_rslora"].is_boolean())
         return fail(Exit::input, "%s: use_rslora: expected true or false, found %s", name.c_str(),
                     j["use_rslora"].dump().c_str());
@@ -78,13 +77,6 @@ Result<AdapterConfig> parse_config(const std::string& text, const std::string& n
         c.alphas[key] = double(value);
     }
     return c;
-}
-
-std::string bare_module(std::string name, const Family& family) {
-    size_t longest = 0;
-    for (const std::string_view prefix : family.prefixes)
-        if (name.starts_with(prefix)) longest = std::max(longest, prefix.size());
-    return name.substr(longest);
 }
 
 Status read_tensor(const AdapterFiles& from, const TensorEntry& e, std::vector<float>* to) {
@@ -119,7 +111,7 @@ double common_scale(const std::vector<AdapterFiles>& adapters) {
 }
 const AdapterModule* find_module(const AdapterFiles& from, const std::string& name, const Family& family) {
     for (const AdapterModule& m : from.modules)
-        if (bare_module(m.name, family) == name) return &m;
+        if (bare_name(m.name, family) == name) return &m;
     return nullptr;
 }
 
@@ -135,7 +127,7 @@ bool is_adapter(const std::string& path) {
 Result<AdapterFiles> adapter_open(const std::string& dir) {
     const std::string name = dir + CONFIG;
     const AdapterConfig c = TRY(parse_config(TRY(read_file(name, 1 << 20)), name));
-    AdapterFiles to = {.dir = dir, .base = c.base, .dropout = c.dropout};
+    AdapterFiles to = {.dir = dir, .base = c.base};
     to.file = std::make_shared<const SafetensorsFile>(TRY(SafetensorsFile::open(dir + WEIGHTS)));
     std::map<std::string, const TensorEntry*> halves[2];
     for (const TensorEntry& e : to.file->entries()) {
@@ -200,26 +192,22 @@ Result<ModelSource> base_of(const ModelSource& m) {
 Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
     if (adapters.empty()) return {};
     for (auto& ranks : c->adapter.ranks) std::ranges::fill(ranks, 0);
-    const std::vector<Tensor> tensors = config_tensors(*c);
+    const std::vector<AdaptedMatrix> matrices = adapted_matrices(*c);
     for (const AdapterFiles& from : adapters) {
         std::set<std::string> used;
         int ranks[Adapter::PRODUCTS][Adapter::PIECES] = {};
-        for (int l = 0; l < c->L; l++)
-            for (const AdaptedMatrix& m : adapted_matrices(*c, l)) {
-                const AdapterModule* module = find_module(from, bare_module(m.module, *c->family), *c->family);
-                if (!module) continue;
-                used.insert(module->name);
-                const std::string low = adapter_tensor(m.product, l, 'a');
-                const auto t = std::ranges::find(tensors, low.substr(0, low.size() - 2) + "w", &Tensor::name);
-                const int64_t in = module->a.shape[1], out = module->b.shape[0];
-                if (in != t->cols || out != m.rows)
-                    return fail(Exit::input,
-                                "%s: %s: an adapter of a matrix of %lld x %lld; the model's has %lld x %lld",
-                                from.file->path().c_str(), module->name.c_str(), (long long)out, (long long)in,
-                                (long long)m.rows, (long long)t->cols);
-                int& rank = ranks[m.product][m.piece];
-                rank = std::max(rank, int(module->a.shape[0]));
-            }
+        for (const AdaptedMatrix& m : matrices) {
+            const AdapterModule* module = find_module(from, bare_name(m.module, *c->family), *c->family);
+            if (!module) continue;
+            used.insert(module->name);
+            const int64_t in = module->a.shape[1], out = module->b.shape[0];
+            if (in != m.cols || out != m.rows)
+                return fail(Exit::input, "%s: %s: an adapter of a matrix of %lld x %lld; the model's has %lld x %lld",
+                            from.file->path().c_str(), module->name.c_str(), (long long)out, (long long)in,
+                            (long long)m.rows, (long long)m.cols);
+            int& rank = ranks[m.product][m.piece];
+            rank = std::max(rank, int(module->a.shape[0]));
+        }
         for (const AdapterModule& m : from.modules)
             if (!used.contains(m.name))
                 return fail(Exit::input, "%s: %s: the model has no such matrix in its blocks",
@@ -237,40 +225,37 @@ Result<AllMatrices> adapter_matrices(const Config& c, const std::vector<AdapterF
     AllMatrices all;
     const double common = common_scale(adapters);
     const std::vector<Tensor> tensors = config_tensors(c);
-    for (int l = 0; l < c.L; l++)
-        for (const AdaptedMatrix& m : adapted_matrices(c, l)) {
-            const std::string low = adapter_tensor(m.product, l, 'a'), name = low.substr(0, low.size() - 2) + "w";
-            const auto t = std::ranges::find(tensors, name, &Tensor::name);
-            AdapterMatrices& to = all[name];
-            if (!to.R) {
-                to.R = c.adapter.rank(m.product);
-                to.a.resize(size_t(to.R * t->cols));
-                to.b.resize(size_t(t->rows * to.R));
-            }
-            int64_t column = m.column;
-            for (const AdapterFiles& from : adapters) {
-                const AdapterModule* module = find_module(from, bare_module(m.module, *c.family), *c.family);
-                if (!module) continue;
-                std::vector<float> a, b;
-                TRY(read_tensor(from, module->a, &a));
-                TRY(read_tensor(from, module->b, &b));
-                const int rank = int(module->a.shape[0]);
-                std::ranges::copy(a, to.a.begin() + column * t->cols);
-                put_b(c, *t, t->pieces[size_t(m.piece)], b, rank, column, float(module->scale * from.weight / common),
-                      &to);
-                column += rank;
-            }
+    for (const AdaptedMatrix& m : adapted_matrices(c)) {
+        if (!c.adapter.rank(m.product)) continue;
+        const auto t = std::ranges::find(tensors, m.tensor, &Tensor::name);
+        AdapterMatrices& to = all[m.tensor];
+        if (!to.R) {
+            to.R = c.adapter.rank(m.product);
+            to.blocks = adapter_blocks(c, m.product);
+            to.a.resize(size_t(to.R * t->cols));
+            to.b.resize(size_t(t->rows * to.R));
         }
-    std::erase_if(all, [](const auto& entry) { return entry.second.R == 0; });
+        int64_t column = m.column;
+        for (const AdapterFiles& from : adapters) {
+            const AdapterModule* module = find_module(from, bare_name(m.module, *c.family), *c.family);
+            if (!module) continue;
+            std::vector<float> a, b;
+            TRY(read_tensor(from, module->a, &a));
+            TRY(read_tensor(from, module->b, &b));
+            const int rank = int(module->a.shape[0]);
+            std::ranges::copy(a, to.a.begin() + column * t->cols);
+            put_b(c, *t, t->pieces[size_t(m.piece)], b, rank, column, float(module->scale * from.weight / common), &to);
+            column += rank;
+        }
+    }
     return all;
 }
 
 Status load_adapters(Model& g, const std::vector<AdapterFiles>& adapters) {
     for (const auto& [name, m] : TRY(adapter_matrices(g.c, adapters)))
         for (const Tensor& t : g.tensors) {
-            const std::string stem = name.substr(0, name.size() - 1);
-            if (t.name == stem + "_a") g.write(StateKind::weights, t.offset, t.size(), m.a.data());
-            if (t.name == stem + "_b") g.write(StateKind::weights, t.offset, t.size(), m.b.data());
+            if (t.name == adapter_tensor(name, 'a')) g.write(StateKind::weights, t.offset, t.size(), m.a.data());
+            if (t.name == adapter_tensor(name, 'b')) g.write(StateKind::weights, t.offset, t.size(), m.b.data());
         }
     return {};
 }
@@ -304,35 +289,34 @@ Result<WeightsReader> merged_reader(WeightsReader base, const std::vector<Adapte
 std::vector<TensorSource> adapter_sources(const Model& g) {
     std::vector<TensorSource> sources;
     auto tensor = [&](const std::string& name) { return std::ranges::find(g.tensors, name, &Tensor::name); };
-    for (int l = 0; l < g.c.L; l++)
-        for (const AdaptedMatrix& m : adapted_matrices(g.c, l)) {
-            if (!m.rank) continue;
-            const std::string low = adapter_tensor(m.product, l, 'a'), module = std::string(PREFIX) + m.module;
-            const auto a = tensor(low), b = tensor(adapter_tensor(m.product, l, 'b'));
-            const auto of = tensor(low.substr(0, low.size() - 2) + "w");
-            auto fill_a = [&g, at = a->offset + m.column * a->cols](int64_t first, int64_t count, float* out) {
-                g.read(StateKind::weights, at + first, count, out);
-                return Status{};
-            };
-            // Must be called in order: the first call reads b, the last one frees it.
-            auto fill_b = [&g, b, of, m, host = std::vector<float>()](int64_t first, int64_t count,
-                                                                      float* out) mutable -> Status {
-                if (first == 0) {
-                    std::vector<float> whole(size_t(b->size()));
-                    g.read(StateKind::weights, b->offset, b->size(), whole.data());
-                    host.resize(size_t(m.rows * m.rank));
-                    for (const FileRows& run : file_rows(g.c, *of, of->pieces[size_t(m.piece)]))
-                        for (int64_t r = 0; r < run.count; r++)
-                            std::copy_n(whole.data() + (run.memory + r) * b->cols + m.column, m.rank,
-                                        host.data() + (run.file + r) * m.rank);
-                }
-                std::copy_n(host.data() + first, count, out);
-                if (first + count == m.rows * m.rank) std::vector<float>().swap(host);
-                return {};
-            };
-            sources.push_back({module + std::string(A), TensorType::f32, {m.rank, a->cols}, fill_a});
-            sources.push_back({module + std::string(B), TensorType::f32, {m.rows, m.rank}, fill_b});
-        }
+    for (const AdaptedMatrix& m : adapted_matrices(g.c)) {
+        if (!m.rank) continue;
+        const std::string module = std::string(PREFIX) + m.module;
+        const auto a = tensor(adapter_tensor(m.tensor, 'a')), b = tensor(adapter_tensor(m.tensor, 'b'));
+        const auto of = tensor(m.tensor);
+        auto fill_a = [&g, at = a->offset + m.column * a->cols](int64_t first, int64_t count, float* out) {
+            g.read(StateKind::weights, at + first, count, out);
+            return Status{};
+        };
+        // Must be called in order: the first call reads b, the last one frees it.
+        auto fill_b = [&g, b, of, m, host = std::vector<float>()](int64_t first, int64_t count,
+                                                                  float* out) mutable -> Status {
+            if (first == 0) {
+                std::vector<float> whole(size_t(b->size()));
+                g.read(StateKind::weights, b->offset, b->size(), whole.data());
+                host.resize(size_t(m.rows * m.rank));
+                for (const FileRows& run : file_rows(g.c, *of, of->pieces[size_t(m.piece)]))
+                    for (int64_t r = 0; r < run.count; r++)
+                        std::copy_n(whole.data() + (run.memory + r) * b->cols + m.column, m.rank,
+                                    host.data() + (run.file + r) * m.rank);
+            }
+            std::copy_n(host.data() + first, count, out);
+            if (first + count == m.rows * m.rank) std::vector<float>().swap(host);
+            return {};
+        };
+        sources.push_back({module + std::string(A), TensorType::f32, {m.rank, a->cols}, fill_a});
+        sources.push_back({module + std::string(B), TensorType::f32, {m.rows, m.rank}, fill_b});
+    }
     return sources;
 }
 
@@ -341,14 +325,13 @@ std::string adapter_config_json(const Config& c) {
     int rank = 0;
     bool transposed = false;
     std::map<std::string, int> own;    // rank of each module
-    for (int l = 0; l < c.L; l++)
-        for (const AdaptedMatrix& m : adapted_matrices(c, l)) {
-            if (!m.rank) continue;
-            const std::string module = m.module.substr(m.module.rfind('.') + 1);
-            modules.insert(module);
-            own[module] = m.rank;
-            rank = std::max(rank, m.rank);
-        }
+    for (const AdaptedMatrix& m : adapted_matrices(c)) {
+        if (!m.rank) continue;
+        const std::string module = m.module.substr(m.module.rfind('.') + 1);
+        modules.insert(module);
+        own[module] = m.rank;
+        rank = std::max(rank, m.rank);
+    }
     Json ranks = Json::object(), alphas = Json::object();
     for (const auto& [module, of_module] : own)
         if (of_module != rank) ranks.set(module, of_module), alphas.set(module, double(c.adapter.scale) * of_module);

@@ -17,8 +17,7 @@ struct AdapterModule {
 };
 struct AdapterFiles {
     std::string dir;
-    std::string base;    // path of the base model, or its name on the Hub; "": not recorded
-    double dropout = 0;
+    std::string base;     // path of the base model, or its name on the Hub; "": not recorded
     double weight = 1;    // further factor, from --adapter DIR=WEIGHT
     std::shared_ptr<const SafetensorsFile> file = {};
     std::vector<AdapterModule> modules = {};
@@ -42,10 +41,11 @@ Status load_adapters(Model& g, const std::vector<AdapterFiles>& adapters);
 // The adapters' matrices of one product, in memory's order.
 struct AdapterMatrices {
     int R = 0;
+    RowBlocks blocks = {};      // b is zero outside of these
     std::vector<float> a, b;    // (R,C), (OC,R)
 };
-// Reads all adapters of c, to which add_adapters has added them. Returns the matrices by the name
-// of the product's tensor: "0.qkvw".
+// Reads all adapters of c, to which add_adapters has added them. Returns the matrices by the names
+// of products' tensors: "0.qkvw".
 Result<std::map<std::string, AdapterMatrices>> adapter_matrices(const Config& c,
                                                                 const std::vector<AdapterFiles>& adapters);
 // Writes the adapters alone as a GGUF file, as llama.cpp's --lora reads it. Exit 2: no GGUF

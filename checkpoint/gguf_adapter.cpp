@@ -21,7 +21,7 @@ Columns columns_of(const RowBlocks& blocks, const GgufPiece& p) {
     }
     return c;
 }
-// Row of the model of row r of the piece, whose heads may be permuted (gguf_tensors.cpp).
+// The model's row that is row r of the piece, whose heads may be permuted (gguf_tensors.cpp).
 int64_t row_of(const GgufPiece& p, int HS, int64_t r) {
     const int64_t in_head = r % HS;
     return p.first + (p.heads ? r - in_head + in_head % 2 * (HS / 2) + in_head / 2 : r);
@@ -43,15 +43,13 @@ Status gguf_save_adapters(const Config& c, const std::vector<AdapterFiles>& adap
     };
     std::vector<Half> halves;
     const std::vector<Tensor> tensors = config_tensors(c);
-    for (const Tensor& t : tensors)
-        for (const Adapter::Product product : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2}) {
-            const std::string low = adapter_tensor(product, t.bucket - 1, 'a');
-            if (t.name != low.substr(0, low.size() - 2) + "w" || !all.contains(t.name)) continue;
-            const RowBlocks blocks = adapter_blocks(c, product, t.bucket - 1);
-            for (const GgufPiece& p : gguf_pieces(t, c, a, a.fused_qkv, a.fused_up))
-                if (const Columns columns = columns_of(blocks, p); columns.from < columns.to)
-                    halves.push_back({&t, p, columns});
-        }
+    for (const Tensor& t : tensors) {
+        const auto m = all.find(t.name);
+        if (m == all.end()) continue;
+        for (const GgufPiece& p : gguf_pieces(t, c, a, a.fused_qkv, a.fused_up))
+            if (const Columns columns = columns_of(m->second.blocks, p); columns.from < columns.to)
+                halves.push_back({&t, p, columns});
+    }
     auto rank = [](const Half& h) { return h.columns.to - h.columns.from; };
     const bool uniform = std::ranges::all_of(halves, [&](const Half& h) { return rank(h) == rank(halves[0]); });
     const float factor = uniform ? 1 : c.adapter.scale;

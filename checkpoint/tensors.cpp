@@ -39,6 +39,12 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 }
 }    // namespace
 
+std::string bare_name(const std::string& name, const Family& family) {
+    size_t longest = 0;
+    for (const std::string_view prefix : family.prefixes)
+        if (name.starts_with(prefix)) longest = std::max(longest, prefix.size());
+    return name.substr(longest);
+}
 std::vector<FileRows> file_rows(const Config& c, const Tensor& t, const Piece& p) {
     if (t.layout != FileLayout::by_head) return {{0, p.first, p.rows}};
     std::vector<FileRows> all;
@@ -163,14 +169,6 @@ struct Weights {
     // File or directory that messages name: the only file, or else the directory.
     const std::string& location(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
 };
-
-// Strips the family's longest matching prefix from a name. The Hub's own gpt2 has no prefix.
-std::string bare_name(const std::string& name, const Family& family) {
-    size_t longest = 0;
-    for (const std::string_view prefix : family.prefixes)
-        if (name.starts_with(prefix)) longest = std::max(longest, prefix.size());
-    return name.substr(longest);
-}
 
 Result<std::shared_ptr<const SafetensorsFiles>> open_all(const std::vector<std::string>& paths) {
     SafetensorsFiles files;

@@ -137,7 +137,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     auto load = [&](const ModelSource& found) -> Status {
         TRY(checkpoint_verify_headers(found));
         const std::string& dir = m.path = found.path;
-        // `found` may be a run's adapters, whose base has the other weights.
+        // The other weights are the base model's if a run's adapters were found.
         const ModelSource base = TRY(base_of(found));
         Config config = TRY(checkpoint_config(found));
         config.adapter = {};

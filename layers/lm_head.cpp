@@ -99,8 +99,8 @@ template <class P> static void cross_entropy(float* loss, P* dlogits, const floa
 
 // ---- distillation -------------------------------------------------------------------------------
 
-// Three passes over the student's and the teacher's row, which stay in L2: their maxima; the sums
-// of exponentials, and the teacher's mean difference of the logits, from which the divergence
+// Three passes over the student's and the teacher's row, which stay in L2: their maxima; the
+// exponentials' sums, and the teacher's mean difference of the logits, from which the divergence
 // follows; the gradient. Bound by three exp per element, in passes two and three.
 template <bool plain> INLINE vf value(vf x, Logits l) {
     if constexpr (plain) return x;

@@ -127,11 +127,8 @@ static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
     if (train) at.reserve(g.low_gradient, N * R);
     if (train && c.adapter.dropout > 0)
         at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));
-    for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2}) {
-        int l = 0;    // the first block with this product
-        while (l + 1 < c.L && (p == Adapter::fc || p == Adapter::fc2) && !c.ffn_width(l)) l++;
-        g.low_blocks[p] = adapter_blocks(c, p, l);
-    }
+    for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
+        g.low_blocks[p] = adapter_blocks(c, p);
 }
 
 void lay_out_activations(Layout& at, Gpt& g) {

@@ -17,16 +17,17 @@ std::string without_weight(const std::string& name) {
 std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 }    // namespace
 
-std::vector<AdaptedMatrix> adapted_matrices(const Config& c, int block) {
+std::vector<AdaptedMatrix> adapted_matrices(const Config& c) {
     std::vector<AdaptedMatrix> all;
     for (const Tensor& t : config_tensors(c))
         for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2}) {
-            if (t.name != std::to_string(block) + "." + PRODUCT_NAMES[p] + "w") continue;
+            if (t.name != std::to_string(t.bucket - 1) + "." + PRODUCT_NAMES[p] + "w") continue;
             int64_t column = 0;
             CHECK(t.pieces.size() <= size_t(Adapter::PIECES), "%s has %zu pieces", t.name.c_str(), t.pieces.size());
             for (const Piece& piece : t.pieces) {
                 const int i = int(&piece - &t.pieces[0]), rank = c.adapter.ranks[p][i];
-                all.push_back({p, i, without_weight(piece.name), piece.first, piece.rows, column, rank});
+                all.push_back(
+                    {p, i, t.name, without_weight(piece.name), piece.first, piece.rows, t.cols, column, rank});
                 column += rank;
             }
         }
@@ -35,27 +36,23 @@ std::vector<AdaptedMatrix> adapted_matrices(const Config& c, int block) {
 
 int64_t trained_parameters(const Config& c) {
     int64_t n = 0;
-    const std::vector<Tensor> tensors = config_tensors(c);
-    for (const Tensor& t : tensors) n += t.frozen || t.adapter ? 0 : t.file_rows * t.cols;
-    for (int l = 0; l < c.L && c.adapter.any(); l++)
-        for (const AdaptedMatrix& m : adapted_matrices(c, l))
-            for (const Tensor& t : tensors)
-                if (t.name == adapter_tensor(m.product, l, 'a')) n += m.rank * (t.cols + m.rows);
+    for (const Tensor& t : config_tensors(c)) n += t.frozen || t.adapter ? 0 : t.file_rows * t.cols;
+    for (const AdaptedMatrix& m : adapted_matrices(c)) n += m.rank * (m.cols + m.rows);
     return n;
 }
 
-RowBlocks adapter_blocks(const Config& c, Adapter::Product product, int block) {
+RowBlocks adapter_blocks(const Config& c, Adapter::Product product) {
     RowBlocks to;
-    for (const AdaptedMatrix& m : adapted_matrices(c, block)) {
-        if (m.product != product) continue;
+    for (const AdaptedMatrix& m : adapted_matrices(c)) {
+        if (m.product != product || m.piece != to.count) continue;    // other blocks have the same pieces
         to.count++;
         to.row[to.count] = int(m.first + m.rows);
         to.col[to.count] = int(m.column + m.rank);
     }
     return to;
 }
-std::string adapter_tensor(Adapter::Product product, int block, char which) {
-    return std::to_string(block) + "." + PRODUCT_NAMES[product] + "_" + which;
+std::string adapter_tensor(const std::string& product, char which) {
+    return product.substr(0, product.size() - 1) + "_" + which;
 }
 
 Result<Adapter> adapter_for(const Config& c, int rank, const std::string& targets) {
@@ -64,17 +61,16 @@ Result<Adapter> adapter_for(const Config& c, int rank, const std::string& target
     std::istringstream names(targets);
     std::vector<std::string> asked;
     for (std::string name; std::getline(names, name, ',');) asked.push_back(name);
-    for (int l = 0; l < c.L; l++)
-        for (const AdaptedMatrix& m : adapted_matrices(c, l)) {
-            const bool attention = m.product == Adapter::qkv || m.product == Adapter::proj;
-            const std::string of_file = last_part(m.module), ours = PRODUCT_NAMES[m.product];
-            known.insert({of_file, ours});
-            for (const std::string& name : asked) {
-                if (name != "all" && !(name == "attention" && attention) && name != of_file && name != ours) continue;
-                to.ranks[m.product][m.piece] = rank;
-                found.insert(name);
-            }
+    for (const AdaptedMatrix& m : adapted_matrices(c)) {
+        const bool attention = m.product == Adapter::qkv || m.product == Adapter::proj;
+        const std::string of_file = last_part(m.module), ours = PRODUCT_NAMES[m.product];
+        known.insert({of_file, ours});
+        for (const std::string& name : asked) {
+            if (name != "all" && !(name == "attention" && attention) && name != of_file && name != ours) continue;
+            to.ranks[m.product][m.piece] = rank;
+            found.insert(name);
         }
+    }
     for (const std::string& name : asked)
         if (!found.contains(name))
             return fail(Exit::usage, "--lora-targets: the model has no matrix \"%s\"; expected some of %s",

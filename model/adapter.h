@@ -6,19 +6,22 @@
 struct AdaptedMatrix {
     Adapter::Product product;
     int piece;              // index of the matrix among the product's
-    std::string module;     // its name in files without ".weight": "model.layers.0.self_attn.q_proj"
-    int64_t first, rows;    // its rows of the product's matrix
-    int64_t column;         // first row of the adapter's matrix a, and first column of b
-    int rank;               // 0: it has no adapter
+    std::string tensor;     // name of the product's tensor: "0.qkvw"
+    std::string module;     // name in files without ".weight": "model.layers.0.self_attn.q_proj"
+    int64_t first, rows;    // rows of the product's tensor that are this matrix
+    int64_t cols;
+    int64_t column;    // first row of the adapter's matrix a, and first column of b
+    int rank;          // 0: it has no adapter
 };
-// The matrices of a block's products. A block of experts alone has no ffn, and so none of its.
-std::vector<AdaptedMatrix> adapted_matrices(const Config& c, int block);
+// The matrices of all blocks' products. A block of experts alone has no ffn, and so no fc and fc2.
+std::vector<AdaptedMatrix> adapted_matrices(const Config& c);
 // Elements that a run with this configuration trains: all, those of the named tensors, or adapters.
 int64_t trained_parameters(const Config& c);
-// Blocks of the matrix b of a product's adapter that are not zero.
-RowBlocks adapter_blocks(const Config& c, Adapter::Product product, int block);
-// Tensor names of a product's adapter: "0.qkv_a", "0.qkv_b".
-std::string adapter_tensor(Adapter::Product product, int block, char which);
+// Blocks of the matrix b of a product's adapter that are not zero; the same in each block of the
+// model that has the product.
+RowBlocks adapter_blocks(const Config& c, Adapter::Product product);
+// Names of an adapter's tensors, "0.qkv_a" and "0.qkv_b", from the product's, "0.qkvw".
+std::string adapter_tensor(const std::string& product, char which);
 
 // Returns an adapter of one rank for targets: "all", "attention", or names separated by commas. A
 // name is one of our products (qkv, proj, fc, fc2) or a matrix's in files, such as q_proj. Exit 2:

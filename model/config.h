@@ -36,7 +36,7 @@ enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 // which are zero outside of the piece's rows.
 struct Adapter {
     enum Product { qkv, proj, fc, fc2, PRODUCTS };
-    static constexpr int PIECES = 3;
+    static constexpr int PIECES = RowBlocks::MOST;
     int ranks[PRODUCTS][PIECES] = {};    // 0: no adapter
     float scale = 1;                     // alpha / rank or, rank-stabilised, alpha / sqrt(rank)
     float dropout = 0;                   // dropout of the product's input, in training

@@ -123,22 +123,19 @@ inline std::vector<Kind> kind_configs(Config c) {
 
 // c with adapters of all products; products' pieces have different ranks.
 inline Config adapted(Config c, float dropout = 0) {
-    for (int l = 0; l < c.L; l++)
-        for (const AdaptedMatrix& m : adapted_matrices(c, l)) c.adapter.ranks[m.product][m.piece] = 2 + m.piece;
+    for (const AdaptedMatrix& m : adapted_matrices(c)) c.adapter.ranks[m.product][m.piece] = 2 + m.piece;
     c.adapter.scale = 0.7f;
     c.adapter.dropout = dropout;
     return c;
 }
 // Makes b zero outside of its blocks, where training never changes it.
 inline void keep_adapter_blocks(const Config& c, const Tensor& t, std::vector<float>& x) {
-    for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-        for (int l = 0; l < c.L; l++) {
-            if (t.name != adapter_tensor(p, l, 'b')) continue;
-            const RowBlocks blocks = adapter_blocks(c, p, l);
-            std::vector<double> exact(x.begin(), x.end());
-            reference_ops().keep_blocks(exact.data(), blocks, int(t.rows), int(t.cols));
-            x.assign(exact.begin(), exact.end());
-        }
+    for (const AdaptedMatrix& m : adapted_matrices(c)) {
+        if (m.piece != 0 || t.name != adapter_tensor(m.tensor, 'b')) continue;
+        std::vector<double> exact(x.begin(), x.end());
+        reference_ops().keep_blocks(exact.data(), adapter_blocks(c, m.product), int(t.rows), int(t.cols));
+        x.assign(exact.begin(), exact.end());
+    }
 }
 // Adds noise to all parameters: biases and norms are not 0 and 1, so every gradient matters.
 inline void toy_model(Model& g, const Config& c, const Plan& plan) {

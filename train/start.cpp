@@ -182,7 +182,6 @@ Status Trainer::choose_trained() {
         const double rank = o.lora_rank, alpha = o.lora_alpha > 0 ? o.lora_alpha : 2 * rank;
         wanted.scale = float(alpha / (o.lora_rank_stabilised ? std::sqrt(rank) : rank));
         wanted.base = has_adapters ? config.adapter.base : std::filesystem::absolute(start).string();
-        wanted.dropout = config.adapter.dropout;
         if (has_adapters ? wanted != config.adapter : resuming)
             return fail(Exit::usage, "%s has %s; leave out the options --lora-...", start.c_str(),
                         has_adapters ? "adapters of another rank, alpha or other targets" : "no adapters");

@@ -56,7 +56,7 @@ struct Sample {
     std::vector<std::vector<TokenLogprob>> logprobs = {};    // logprobs(), for each token
     double score = 0;                                        // beam search's score
     const char* finish_reason = "stop";                      // or length, or no_token: the grammar allows no token
-    std::vector<int> ids = {};                               // its tokens; beam search leaves them out
+    std::vector<int> ids = {};                               // tokens; beam search leaves them out
 };
 struct GenerationResult {
     std::vector<std::string> texts = {};                                  // by sequence; empty if `each` is set

@@ -13,8 +13,8 @@ struct Evaluation {
     double bits_per_byte = 0;    // over the target tokens' bytes; 0: tokenizer unknown
 };
 // Gathers what all ranks have computed for `samples` samples, on every rank, in the loader's order.
-// Ranks take turns: each read every ranks-th batch of B samples. `mine` has sample_bytes for each
-// of this rank's samples.
+// Ranks take turns: each read every ranks-th batch of B samples. `mine` has, for each sample that
+// this rank has read, sample_bytes.
 std::string gather_batches(const std::string& mine, int64_t samples, int B, size_t sample_bytes,
                            Coordinator& coordinator);
 // Returns the mean loss over every window of the loader's epoch, in forward passes of B windows of

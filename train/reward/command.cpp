@@ -71,7 +71,8 @@ Status Child::start() {
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attributes);
     close(to[0]), close(from[1]);
-    in = to[1], out = from[0];
+    in = to[1];
+    out = from[0];
     fcntl(in, F_SETFL, O_NONBLOCK);
     fcntl(out, F_SETFL, O_NONBLOCK);
     if (error == 0) return {};

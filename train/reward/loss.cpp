@@ -127,7 +127,8 @@ Result<std::vector<RewardLoss::Rollout>> RewardLoss::sample(const std::vector<co
                                                             double temperature, uint64_t seed, int64_t sequence) const {
     GenerationOptions what;
     for (const PromptLine* line : prompts) what.prompts.push_back(line->ids);
-    what.num = group, what.tokens = t.o.answer_tokens;
+    what.num = group;
+    what.tokens = t.o.answer_tokens;
     what.batch = together(t, int64_t(prompts.size()) * group);
     what.sampling = {.temperature = temperature, .top_k = 0, .seed = seed};
     what.first_sequence = sequence;
