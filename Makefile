@@ -123,6 +123,8 @@ flatgpt: $(BUILD)/flatgpt
 LINK = @echo "  $(COUNT) link $@"; $(if $(V),set -x;) $(CXX) $(FLAGS) $^ $(LIBS)
 $(BUILD)/flatgpt: $(CUDA_OBJ) $(BUILD)/main.cpp.o $(OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/product.a: $(OBJ) $(BUILD)/model/device.cpp.o
+	@echo "  $(COUNT) ar   $@"; rm -f $@; ar rcs $@ $^
 # Products come first: of an inline function that tests hold, too, theirs is kept, which may be
 # sanitized.
 $(BUILD)/test_all: $(CUDA_OBJ) $(OBJ) $(TEST_OBJ)
