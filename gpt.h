@@ -105,12 +105,13 @@ struct Gpt {
     Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_MAX_DISTANCE+1)
     int* bucket = nullptr;                         // (2*RELATIVE_MAX_DISTANCE+1)
     // Scratch of adapters (LowRank in layers/compose.h), and the blocks of their matrices.
-    Activation *low_sum = nullptr, *low_gradient = nullptr, *wide = nullptr;
+    Activation *low_sum = nullptr, *low_gradient = nullptr, *wide = nullptr, *unscaled = nullptr;
     Input* dropped = nullptr;
     RowBlocks low_blocks[Adapter::PRODUCTS] = {};
-    Activation* head = nullptr;    // (head_rows,Vp): logits
-    Input* dhead = nullptr;        // (head_rows,Vp): their gradients; may be head
-    int head_rows = 0;             // positions per chunk of logits
+    std::vector<uint64_t> norms_of;    // (L): ParamStore::version at which Activations::inverse_norms were computed
+    Activation* head = nullptr;        // (head_rows,Vp): logits
+    Input* dhead = nullptr;            // (head_rows,Vp): their gradients; may be head
+    int head_rows = 0;                 // positions per chunk of logits
     // With Plan::weighted: factors of the positions' gradients; losses of the terms.
     float *position_weights = nullptr, *term_losses = nullptr;    // (N), (B)
 
@@ -127,6 +128,7 @@ struct Gpt {
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
     ProductWeights product(Adapter::Product which, int l) const;
     ProductGradients gradients(Adapter::Product which, int l) const;
+    void refresh_norms(int l);           // adapters' norms, if the weights have changed
     int lowest_trained_block() const;    // -1: the embeddings are trained, too; c.L: no block is
     NormStep norm1(int l) const;
     NormStep norm2(int l) const;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <array>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "files/json.h"
@@ -16,7 +18,9 @@
 
 namespace {
 constexpr const char *CONFIG = "/adapter_config.json", *WEIGHTS = "/adapter_model.safetensors";
-constexpr std::string_view PREFIX = "base_model.model.", A = ".lora_A.weight", B = ".lora_B.weight";
+constexpr std::string_view PREFIX = "base_model.model.";
+// Ends of the names of a module's tensors: a, b, magnitudes.
+constexpr std::string_view ENDS[] = {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"};
 
 // Looks a module up in alpha_pattern, where PEFT keeps values by the end of a module's name.
 // Returns `usual` if no key fits.
@@ -30,7 +34,7 @@ double by_pattern(const std::map<std::string, double>& pattern, const std::strin
 struct AdapterConfig {
     std::string base;
     double alpha = 8;
-    bool rank_stabilised = false;
+    bool rank_stabilised = false, magnitudes = false;
     std::map<std::string, double> alphas;    // alpha_pattern
 };
 // Fields of which only one value is supported.
@@ -44,7 +48,6 @@ Result<AdapterConfig> parse_config(const std::string& text, const std::string& n
     if (!j.is_object()) return fail(Exit::input, "%s: expected an object", name.c_str());
     static const Fixed fixed[] = {
         {"peft_type", "LORA", "flatgpt has low-rank adapters alone"},
-        {"use_dora", false, "DoRA's magnitudes are not supported"},
         {"bias", "none", "biases that are trained with an adapter are not supported"},
         {"lora_bias", false, "biases of adapters are not supported"},
         {"modules_to_save", nullptr, "whole matrices beside the adapters are not supported; merge with PEFT"},
@@ -63,10 +66,12 @@ Result<AdapterConfig> parse_config(const std::string& text, const std::string& n
     AdapterConfig c;
     if (fields.has("base_model_name_or_path")) TRY(fields.get("base_model_name_or_path", &c.base));
     if (fields.has("lora_alpha")) TRY(fields.get("lora_alpha", &c.alpha, 1e-9, 1e9));
-    if (fields.has("use_rslora") && !j["use_rslora"].is_boolean())
-        return fail(Exit::input, "%s: use_rslora: expected true or false, found %s", name.c_str(),
-                    j["use_rslora"].dump().c_str());
-    c.rank_stabilised = fields.has("use_rslora") && j["use_rslora"] == true;
+    for (auto [key, to] : {std::pair{"use_rslora", &c.rank_stabilised}, {"use_dora", &c.magnitudes}}) {
+        if (fields.has(key) && !j[key].is_boolean())
+            return fail(Exit::input, "%s: %s: expected true or false, found %s", name.c_str(), key,
+                        j[key].dump().c_str());
+        *to = fields.has(key) && j[key] == true;
+    }
     const nlohmann::json alphas = fields.has("alpha_pattern") ? j["alpha_pattern"] : nlohmann::json::object();
     if (!alphas.is_object()) return fail(Exit::input, "%s: alpha_pattern: expected an object", name.c_str());
     for (const auto& [key, value] : alphas.items()) {
@@ -80,7 +85,8 @@ Result<AdapterConfig> parse_config(const std::string& text, const std::string& n
 }
 
 Status read_tensor(const AdapterFiles& from, const TensorEntry& e, std::vector<float>* to) {
-    const int64_t n = e.shape[0] * e.shape[1], element = SafetensorsFile::element_bytes(e.type);
+    const int64_t n = e.shape[0] * (e.shape.size() > 1 ? e.shape[1] : 1),
+                  element = SafetensorsFile::element_bytes(e.type);
     std::vector<char> raw(size_t(n * element));
     TRY(from.file->read_bytes(from.file->data_begin() + e.begin, raw.data(), n * element));
     if (!all_finite(block_format(block_type(e.type)), raw.data(), n)) return not_finite(from.file->path(), e.name);
@@ -91,14 +97,14 @@ Status read_tensor(const AdapterFiles& from, const TensorEntry& e, std::vector<f
 
 using AllMatrices = std::map<std::string, AdapterMatrices>;
 
-// Copies the rows of b (rows,rank), which are in the order of files, to the block of `to` (OC,R)
-// that begins at `column`.
-void put_b(const Config& c, const Tensor& t, const Piece& p, const std::vector<float>& b, int rank, int64_t column,
-           float factor, AdapterMatrices* to) {
+// Copies rows of n numbers, in the order of files, to the columns of `to` (OC,width) from `column`
+// on.
+void put_rows(const Config& c, const Tensor& t, const Piece& p, const std::vector<float>& rows, int n, int64_t column,
+              int width, float factor, std::vector<float>* to) {
     for (const FileRows& run : file_rows(c, t, p))
         for (int64_t r = 0; r < run.count; r++)
-            for (int k = 0; k < rank; k++)
-                to->b[size_t((run.memory + r) * to->R + column + k)] = factor * b[size_t((run.file + r) * rank + k)];
+            for (int k = 0; k < n; k++)
+                (*to)[size_t((run.memory + r) * width + column + k)] = factor * rows[size_t((run.file + r) * n + k)];
 }
 
 // The common factor of all modules if there is one adapter, as in training; else 1.
@@ -127,29 +133,34 @@ bool is_adapter(const std::string& path) {
 Result<AdapterFiles> adapter_open(const std::string& dir) {
     const std::string name = dir + CONFIG;
     const AdapterConfig c = TRY(parse_config(TRY(read_file(name, 1 << 20)), name));
-    AdapterFiles to = {.dir = dir, .base = c.base};
+    AdapterFiles to = {.dir = dir, .magnitudes = c.magnitudes, .base = c.base};
     to.file = std::make_shared<const SafetensorsFile>(TRY(SafetensorsFile::open(dir + WEIGHTS)));
-    std::map<std::string, const TensorEntry*> halves[2];
+    std::map<std::string, std::array<TensorEntry, 3>> modules;
     for (const TensorEntry& e : to.file->entries()) {
         const std::string_view n = e.name;
-        const bool a = n.ends_with(A), prefixed = n.starts_with(PREFIX);
-        if (!prefixed || (!a && !n.ends_with(B)) || e.shape.size() != 2)
-            return fail(Exit::input, "%s: tensor \"%s\": expected matrices named %sMODULE%s and %s",
-                        to.file->path().c_str(), e.name.c_str(), std::string(PREFIX).c_str(), std::string(A).c_str(),
-                        std::string(B).c_str());
-        halves[a ? 0 : 1][e.name.substr(PREFIX.size(), n.size() - PREFIX.size() - (a ? A : B).size())] = &e;
+        const auto end = std::ranges::find_if(ENDS, [&](std::string_view s) { return n.ends_with(s); });
+        const size_t which = size_t(end - std::begin(ENDS)), kinds = c.magnitudes ? 3 : 2;
+        if (which >= kinds || !n.starts_with(PREFIX) || e.shape.size() != (which < 2 ? 2 : 1))
+            return fail(Exit::input, "%s: tensor \"%s\": expected matrices named %sMODULE%s and %s%s",
+                        to.file->path().c_str(), e.name.c_str(), std::string(PREFIX).c_str(),
+                        std::string(ENDS[0]).c_str(), std::string(ENDS[1]).c_str(),
+                        c.magnitudes ? ", and vectors named .lora_magnitude_vector" : "");
+        modules[e.name.substr(PREFIX.size(), n.size() - PREFIX.size() - end->size())][which] = e;
     }
-    for (const auto& [module, a] : halves[0]) {
-        const auto b = halves[1].find(module);
-        if (b == halves[1].end() || b->second->shape[1] != a->shape[0] || a->shape[0] < 1 || a->shape[0] > 1 << 16)
-            return fail(Exit::input, "%s: %s: expected lora_A (rank,in) and lora_B (out,rank)", to.file->path().c_str(),
-                        module.c_str());
-        const double rank = double(a->shape[0]), alpha = by_pattern(c.alphas, module, c.alpha);
-        to.modules.push_back({module, *a, *b->second, alpha / (c.rank_stabilised ? std::sqrt(rank) : rank)});
+    for (const auto& [module, t] : modules) {
+        const auto& [a, b, m] = t;
+        const bool pair = a.shape.size() == 2 && b.shape.size() == 2 && b.shape[1] == a.shape[0] && a.shape[0] >= 1 &&
+                          a.shape[0] <= 1 << 16;
+        if (!pair || (c.magnitudes && (m.shape.empty() || m.shape[0] != b.shape[0])))
+            return fail(Exit::input, "%s: %s: expected lora_A (rank,in) and lora_B (out,rank)%s",
+                        to.file->path().c_str(), module.c_str(),
+                        c.magnitudes ? " and, as use_dora says, lora_magnitude_vector (out)" : "");
+        const double rank = double(a.shape[0]), alpha = by_pattern(c.alphas, module, c.alpha);
+        to.modules.push_back({module, a, b, m, alpha / (c.rank_stabilised ? std::sqrt(rank) : rank)});
     }
-    if (to.modules.empty() || halves[0].size() != halves[1].size())
-        return fail(Exit::input, "%s: expected a lora_A and a lora_B for each module, found %zu and %zu",
-                    to.file->path().c_str(), halves[0].size(), halves[1].size());
+    if (to.modules.empty())
+        return fail(Exit::input, "%s: expected a lora_A and a lora_B for each module, found none",
+                    to.file->path().c_str());
     return to;
 }
 
@@ -194,6 +205,11 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
     for (auto& ranks : c->adapter.ranks) std::ranges::fill(ranks, 0);
     const std::vector<AdaptedMatrix> matrices = adapted_matrices(*c);
     for (const AdapterFiles& from : adapters) {
+        if (from.magnitudes && (adapters.size() > 1 || from.weight != 1))
+            return fail(Exit::usage,
+                        "--adapter %s: its magnitudes (DoRA) are those of the base model with this adapter alone, in "
+                        "full; merge it first",
+                        from.dir.c_str());
         std::set<std::string> used;
         int ranks[Adapter::PRODUCTS][Adapter::PIECES] = {};
         for (const AdaptedMatrix& m : matrices) {
@@ -216,6 +232,7 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
             for (int i = 0; i < Adapter::PIECES; i++) c->adapter.ranks[p][i] += ranks[p][i];
     }
     c->adapter.scale = float(common_scale(adapters));
+    c->adapter.magnitudes = adapters[0].magnitudes;
     c->adapter.base = adapters[0].base;
     return {};
 }
@@ -234,6 +251,7 @@ Result<AllMatrices> adapter_matrices(const Config& c, const std::vector<AdapterF
             to.blocks = adapter_blocks(c, m.product);
             to.a.resize(size_t(to.R * t->cols));
             to.b.resize(size_t(t->rows * to.R));
+            to.m.resize(c.adapter.magnitudes ? size_t(t->rows) : 0);
         }
         int64_t column = m.column;
         for (const AdapterFiles& from : adapters) {
@@ -244,7 +262,12 @@ Result<AllMatrices> adapter_matrices(const Config& c, const std::vector<AdapterF
             TRY(read_tensor(from, module->b, &b));
             const int rank = int(module->a.shape[0]);
             std::ranges::copy(a, to.a.begin() + column * t->cols);
-            put_b(c, *t, t->pieces[size_t(m.piece)], b, rank, column, float(module->scale * from.weight / common), &to);
+            const Piece& piece = t->pieces[size_t(m.piece)];
+            put_rows(c, *t, piece, b, rank, column, to.R, float(module->scale * from.weight / common), &to.b);
+            if (c.adapter.magnitudes) {
+                TRY(read_tensor(from, module->magnitude, &b));
+                put_rows(c, *t, piece, b, 1, 0, 1, 1, &to.m);
+            }
             column += rank;
         }
     }
@@ -256,6 +279,7 @@ Status load_adapters(Model& g, const std::vector<AdapterFiles>& adapters) {
         for (const Tensor& t : g.tensors) {
             if (t.name == adapter_tensor(name, 'a')) g.write(StateKind::weights, t.offset, t.size(), m.a.data());
             if (t.name == adapter_tensor(name, 'b')) g.write(StateKind::weights, t.offset, t.size(), m.b.data());
+            if (t.name == adapter_tensor(name, 'm')) g.write(StateKind::weights, t.offset, t.size(), m.m.data());
         }
     return {};
 }
@@ -266,19 +290,27 @@ Result<WeightsReader> merged_reader(WeightsReader base, const std::vector<Adapte
     auto all = std::make_shared<const AllMatrices>(TRY(adapter_matrices(c, adapters)));
     base.read = [read = base.read, all, scale = c.adapter.scale](const Tensor& t, int64_t first, int64_t n,
                                                                  float* to) -> Status {
-        TRY(read(t, first, n, to));
         const auto found = all->find(t.name);
-        if (found == all->end()) return {};
+        if (found == all->end()) return read(t, first, n, to);
         const AdapterMatrices& m = found->second;
-        for (int64_t i = first; i < first + n;) {
-            const int64_t row = i / t.cols, end = std::min(first + n, (row + 1) * t.cols);
+        // A row's norm needs the whole row.
+        const int64_t begin = first / t.cols, end = ceil_div(first + n, t.cols);
+        std::vector<float> rows(size_t((end - begin) * t.cols));
+        TRY(read(t, begin * t.cols, int64_t(rows.size()), rows.data()));
+        for (int64_t r = begin; r < end; r++) {
+            float* row = rows.data() + (r - begin) * t.cols;
             for (int k = 0; k < m.R; k++) {
-                const float factor = scale * m.b[size_t(row * m.R + k)];
-                const float* a = m.a.data() + k * t.cols - row * t.cols;
-                for (int64_t j = i; factor != 0 && j < end; j++) to[j - first] += factor * a[j];
+                const float factor = scale * m.b[size_t(r * m.R + k)];
+                const float* a = m.a.data() + k * t.cols;
+                for (int64_t j = 0; factor != 0 && j < t.cols; j++) row[j] += factor * a[j];
             }
-            i = end;
+            const int block = m.blocks.of(r);
+            if (m.m.empty() || m.blocks.col[block] == m.blocks.col[block + 1]) continue;
+            const double norm = std::sqrt(std::inner_product(row, row + t.cols, row, 0.0));
+            const float factor = norm > 0 ? float(double(m.m[size_t(r)]) / norm) : 1;
+            for (int64_t j = 0; j < t.cols; j++) row[j] *= factor;
         }
+        std::copy_n(rows.begin() + (first - begin * t.cols), n, to);
         return {};
     };
     return base;
@@ -293,29 +325,38 @@ std::vector<TensorSource> adapter_sources(const Model& g) {
         if (!m.rank) continue;
         const std::string module = std::string(PREFIX) + m.module;
         const auto a = tensor(adapter_tensor(m.tensor, 'a')), b = tensor(adapter_tensor(m.tensor, 'b'));
-        const auto of = tensor(m.tensor);
         auto fill_a = [&g, at = a->offset + m.column * a->cols](int64_t first, int64_t count, float* out) {
             g.read(StateKind::weights, at + first, count, out);
             return Status{};
         };
-        // Must be called in order: the first call reads b, the last one frees it.
-        auto fill_b = [&g, b, of, m, host = std::vector<float>()](int64_t first, int64_t count,
-                                                                  float* out) mutable -> Status {
-            if (first == 0) {
-                std::vector<float> whole(size_t(b->size()));
-                g.read(StateKind::weights, b->offset, b->size(), whole.data());
-                host.resize(size_t(m.rows * m.rank));
-                for (const FileRows& run : file_rows(g.c, *of, of->pieces[size_t(m.piece)]))
-                    for (int64_t r = 0; r < run.count; r++)
-                        std::copy_n(whole.data() + (run.memory + r) * b->cols + m.column, m.rank,
-                                    host.data() + (run.file + r) * m.rank);
-            }
-            std::copy_n(host.data() + first, count, out);
-            if (first + count == m.rows * m.rank) std::vector<float>().swap(host);
-            return {};
+        // Reads n numbers, from `column` on, of each of the module's rows in a tensor (OC,width).
+        // Must be called in order: the first call reads all, the last one frees them.
+        auto rows_of = [&](auto from, int64_t column, int64_t n) {
+            const auto of = tensor(m.tensor);
+            return [&g, from, of, m, column, n, host = std::vector<float>()](int64_t first, int64_t count,
+                                                                             float* out) mutable -> Status {
+                if (first == 0) {
+                    std::vector<float> whole(size_t(from->size()));
+                    g.read(StateKind::weights, from->offset, from->size(), whole.data());
+                    host.resize(size_t(m.rows * n));
+                    for (const FileRows& run : file_rows(g.c, *of, of->pieces[size_t(m.piece)]))
+                        for (int64_t r = 0; r < run.count; r++)
+                            std::copy_n(whole.data() + (run.memory + r) * from->cols + column, n,
+                                        host.data() + (run.file + r) * n);
+                }
+                std::copy_n(host.data() + first, count, out);
+                if (first + count == m.rows * n) std::vector<float>().swap(host);
+                return {};
+            };
         };
-        sources.push_back({module + std::string(A), TensorType::f32, {m.rank, a->cols}, fill_a});
-        sources.push_back({module + std::string(B), TensorType::f32, {m.rows, m.rank}, fill_b});
+        sources.push_back({module + std::string(ENDS[0]), TensorType::f32, {m.rank, a->cols}, fill_a});
+        sources.push_back(
+            {module + std::string(ENDS[1]), TensorType::f32, {m.rows, m.rank}, rows_of(b, m.column, m.rank)});
+        if (g.c.adapter.magnitudes)
+            sources.push_back({module + std::string(ENDS[2]),
+                               TensorType::f32,
+                               {m.rows},
+                               rows_of(tensor(adapter_tensor(m.tensor, 'm')), 0, 1)});
     }
     return sources;
 }
@@ -340,8 +381,8 @@ std::string adapter_config_json(const Config& c) {
                         rank, "lora_alpha", double(c.adapter.scale) * rank, "lora_dropout", double(c.adapter.dropout),
                         "target_modules", Json::list(std::vector<std::string>(modules.begin(), modules.end())), "bias",
                         "none", "fan_in_fan_out", transposed, "inference_mode", true, "init_lora_weights", true,
-                        "use_rslora", false, "use_dora", false, "modules_to_save", nullptr, "rank_pattern", ranks,
-                        "alpha_pattern", alphas)
+                        "use_rslora", false, "use_dora", c.adapter.magnitudes, "modules_to_save", nullptr,
+                        "rank_pattern", ranks, "alpha_pattern", alphas)
                .text(2) +
            "\n";
 }

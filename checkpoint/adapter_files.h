@@ -10,15 +10,17 @@
 #include "model/adapter.h"
 
 // Matrices a (rank,C) and b (rows,rank) of one matrix in the base's files, and the factor of b a.
+// With DoRA also the magnitudes (rows); else magnitude has no shape.
 struct AdapterModule {
     std::string name;    // as in the base's files, without ".weight" and the family's prefix
-    TensorEntry a, b;
+    TensorEntry a, b, magnitude;
     double scale;
 };
 struct AdapterFiles {
     std::string dir;
-    std::string base;     // path of the base model, or its name on the Hub; "": not recorded
-    double weight = 1;    // further factor, from --adapter DIR=WEIGHT
+    bool magnitudes = false;    // DoRA
+    std::string base;           // path of the base model, or its name on the Hub; "": not recorded
+    double weight = 1;          // further factor, from --adapter DIR=WEIGHT
     std::shared_ptr<const SafetensorsFile> file = {};
     std::vector<AdapterModule> modules = {};
 };
@@ -33,8 +35,8 @@ Result<std::vector<AdapterFiles>> open_adapters(const std::vector<std::string>& 
 // not there.
 Result<ModelSource> base_of(const ModelSource& m);
 
-// Gives c the adapters in all these directories, which together act as one. Exit 3: a module is no
-// matrix of the model, or has another shape.
+// Gives c the adapters in all these directories, which together act as one. Exit 2: DoRA beside
+// others or with a weight; 3: a module is no matrix of the model, or has another shape.
 Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters);
 // Loads them into a model with that configuration. Exit 3, 4.
 Status load_adapters(Model& g, const std::vector<AdapterFiles>& adapters);
@@ -43,6 +45,7 @@ struct AdapterMatrices {
     int R = 0;
     RowBlocks blocks = {};      // b is zero outside of these
     std::vector<float> a, b;    // (R,C), (OC,R)
+    std::vector<float> m;       // magnitudes (OC), 0 in rows without an adapter; empty: none
 };
 // Reads all adapters of c, to which add_adapters has added them. Returns the matrices by the names
 // of products' tensors: "0.qkvw".

@@ -32,6 +32,11 @@ std::function<Status(const FileSink&)> writing(std::vector<float> x) {
 }    // namespace
 
 Status gguf_save_adapters(const Config& c, const std::vector<AdapterFiles>& adapters, const FileSink& sink) {
+    if (c.adapter.magnitudes)
+        return fail(Exit::usage,
+                    "%s: llama.cpp's adapters have no magnitudes (DoRA); convert the merged model, without "
+                    "--adapter-only",
+                    adapters[0].dir.c_str());
     Config plain = c;
     plain.adapter = {};
     const GgufArchitecture& a = *TRY(gguf_architecture_for(plain));

@@ -87,7 +87,8 @@ def flatgpt_side(args, folder):
         best = 0
         for _ in range(2):
             run = subprocess.run([FLATGPT, "sample", args.model, "--prompt", QUESTION, "--num", str(GROUP), "--tokens",
-                                  str(ANSWER), "--temperature", "1", *common], capture_output=True, text=True, check=True)
+                                  str(ANSWER), "--ignore-end", "--temperature", "1", *common],
+                                 capture_output=True, text=True, check=True)
             best = max(best, float(run.stderr.split(" tokens/s")[0].split()[-1]))
         return best
     out = os.path.join(folder, f"run{time.time()}")

@@ -22,7 +22,7 @@ if ! works; then
 fi
 
 flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-# What reads files is instrumented; all that it calls beside comes as g++ has built it for the product.
+# What reads files is instrumented; g++ has built all that it calls beside, as for the product.
 parsers=$(ls files/*.cpp data/*.cpp data/*/*.cpp checkpoint/{json,config*,generation*,gguf*,tensor_check}.cpp \
     model/config*.cpp infer/model_defaults.cpp infer/chat/messages.cpp infer/jinja/*.cpp \
     infer/sampling/{grammar*,json_schema*}.cpp)

@@ -7,18 +7,24 @@
 
 #include "ops.h"
 
-// Low-rank adapter of a linear layer (LoRA, Hu et al. 2021): y += scale * drop(x) a^T b^T.
+// Low-rank adapter of a linear layer (LoRA, Hu et al. 2021): y += scale * drop(x) a^T b^T. With
+// magnitudes m (DoRA, Liu et al. 2024) the sum w + scale * b a has rows of the norms m:
+// y = m / |w + scale * b a| * (x w^T + scale * x a^T b^T). The backward pass takes the norms for
+// constants (section 4.3).
 struct LowRank {
     const Parameter *a = nullptr, *b = nullptr;    // (R,C), (OC,R); null: none
     int R = 0;
     float scale = 1;
     Dropout dropout = {};
-    RowBlocks blocks = {};                 // b's blocks that are not zero
-    Input* low = nullptr;                  // (N,R): scale * drop(x) a^T, which the backward pass reads
-    Activation* low_sum = nullptr;         // (N,R): low before it is rounded; if types are equal, low
-    Activation* low_gradient = nullptr;    // (N,R): scratch
-    Activation* wide = nullptr;            // (N,max(C,OC)): scratch
-    Input* dropped = nullptr;              // (N,C): scratch; used with dropout
+    RowBlocks blocks = {};                   // b's blocks that are not zero
+    Input* low = nullptr;                    // (N,R): scale * drop(x) a^T, which the backward pass reads
+    Activation* low_sum = nullptr;           // (N,R): low before it is rounded; if types are equal, low
+    Activation* low_gradient = nullptr;      // (N,R): scratch
+    Activation* wide = nullptr;              // (N,max(C,OC)): scratch
+    const Parameter* magnitude = nullptr;    // (OC) or null
+    float* inverse_norms = nullptr;          // (OC), by adapter_norms
+    Activation* unscaled = nullptr;          // (N,OC): scratch; used with magnitudes
+    Input* dropped = nullptr;                // (N,C): scratch; used with dropout
     explicit operator bool() const { return a; }
 };
 // Weights of a linear layer.     w (OC,C)  b (OC) or null
@@ -31,6 +37,7 @@ struct ProductGradients {
     GradTarget<Gradient> w;
     Gradient* b;
     GradTarget<Gradient> adapter_a, adapter_b;
+    Gradient* magnitude;
 };
 
 // ---- products with low-rank adapters ------------------------------------------------------------
@@ -51,25 +58,42 @@ inline void adapter_low(const Table& op, const Input* x, const LowRank& l, int N
     op.add_scaled(l.low_sum, nullptr, l.low_sum, l.scale, n, {});
     op.round_inputs(l.low, l.low_sum, n);
 }
+// Computes the norms of the rows of w + scale * b a, for all passes until the weights change.
+inline void adapter_norms(const Table& op, const ProductWeights& p, int C, int OC) {
+    const LowRank& l = p.adapter;
+    if (l.magnitude) op.adapted_row_norms(l.inverse_norms, p.w, l.a, l.b, l.scale, l.blocks, C, OC, l.R);
+}
 // y = x w^T + b + residual + the adapter's addend.    x (N,C)  y (N,OC)
 // residual (N,OC) or null. The adapter's addend comes first, as a residual of the product.
 inline void adapted_linear(const Table& op, Activation* y, const Input* x, const ProductWeights& p,
                            const Activation* residual, int N, int C, int OC, Precision precision) {
     const LowRank& l = p.adapter;
-    if (l) {
-        const Precision small = adapter_precision(precision);
-        adapter_low(op, x, l, N, C, small);
-        op.linear_forward(l.wide, l.low, l.b, nullptr, residual, N, l.R, OC, small);
-        residual = l.wide;
-    }
-    op.linear_forward(y, x, p.w, p.b, residual, N, C, OC, precision);
+    if (!l) return op.linear_forward(y, x, p.w, p.b, residual, N, C, OC, precision);
+    const Precision small = adapter_precision(precision);
+    adapter_low(op, x, l, N, C, small);
+    op.linear_forward(l.wide, l.low, l.b, nullptr, l.magnitude ? nullptr : residual, N, l.R, OC, small);
+    if (!l.magnitude) return op.linear_forward(y, x, p.w, p.b, l.wide, N, C, OC, precision);
+    op.linear_forward(l.unscaled, x, p.w, nullptr, l.wide, N, C, OC, precision);
+    op.scale_columns_forward(y, l.unscaled, l.magnitude, l.inverse_norms, p.b, residual, N, OC);
+}
+// Backward pass of the magnitudes: returns the gradient of the sum that they scale, given dy. That
+// sum is computed again, because nothing keeps it.    x (N,C)  dy (N,OC)
+inline const Activation* magnitude_backward(const Table& op, Gradient* d, const Activation* dy, const Input* x,
+                                            const ProductWeights& p, int N, int C, int OC, Precision precision) {
+    const LowRank& l = p.adapter;
+    if (!l.magnitude) return dy;
+    op.linear_forward(l.wide, l.low, l.b, nullptr, nullptr, N, l.R, OC, adapter_precision(precision));
+    op.linear_forward(l.unscaled, x, p.w, nullptr, l.wide, N, C, OC, precision);
+    op.scale_columns_backward(l.unscaled, d, dy, l.unscaled, l.magnitude, l.inverse_norms, N, OC);
+    return l.unscaled;
 }
 // Backward pass: dx = the gradient of x, given dy (N,OC); may be null only without an adapter.
 inline void adapted_linear_backward(const Table& op, Activation* dx, const ProductGradients& d, const Activation* dy,
                                     const Input* x, const ProductWeights& p, int N, int C, int OC,
                                     Precision precision) {
-    op.linear_backward(dx, d.w, d.b, dy, x, p.w, N, C, OC, precision);
     const LowRank& l = p.adapter;
+    dy = magnitude_backward(op, d.magnitude, dy, x, p, N, C, OC, precision);
+    op.linear_backward(dx, d.w, d.b, dy, x, p.w, N, C, OC, precision);
     if (!l) return;
     const Precision small = adapter_precision(precision);
     op.linear_backward(l.low_gradient, d.adapter_b, nullptr, dy, l.low, l.b, N, l.R, OC, small);

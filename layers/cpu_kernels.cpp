@@ -10,7 +10,8 @@ namespace ISA {
 #undef OPERATION
 
 // CPU kernels that are not operations.
-#define OTHERS(X) \
+#define OTHERS(X)       \
+    X(adapted_row_norm) \
     X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch) X(packed_gradient) X(packed_gradient_scratch)
 #define DECLARE(f)                                  \
     Target<decltype(CpuKernels<float>::f)>::type f; \

@@ -212,6 +212,11 @@ struct RowBlocks {
     static constexpr int MOST = 3;
     int count = 0;
     int row[MOST + 1] = {}, col[MOST + 1] = {};
+    HOST_DEVICE int of(int64_t r) const {    // the block that has row r
+        int i = 0;
+        while (r >= row[i + 1]) i++;
+        return i;
+    }
 };
 
 // Parameters of all optimizers. Each optimizer uses only those that its step needs.

@@ -206,6 +206,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();
         case Operation::router_forward: return RouterScratch(c.B, c.S, c.in).bytes;
         case Operation::norm_backward: return norm_scratch(c.rows, c.in);
+        case Operation::scale_columns_backward: return ceil_div(c.rows, column_sum_rows(c.rows)) * c.in * 4;
         case Operation::rope_backward: return rope_scratch(c.rows, c.heads, c.rope);
         case Operation::linear_forward:
             if (c.precision != Precision::fp8 || !Fp8Scratch::takes(c.rows, c.in, c.out)) return WORKSPACE;

@@ -125,6 +125,13 @@ static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
     at.reserve(g.wide, N * widest);
     if (g.op.has_input_type()) at.reserve(g.low_sum, N * R);
     if (train) at.reserve(g.low_gradient, N * R);
+    if (c.adapter.magnitudes) {
+        at.reserve(g.unscaled, N * widest);
+        g.norms_of.assign(size_t(c.L), 0);
+        for (int l = 0; l < c.L; l++)
+            for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
+                if (c.adapter.rank(p)) at.reserve(g.a[size_t(l)].inverse_norms[p], widest);
+    }
     if (train && c.adapter.dropout > 0)
         at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));
     for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})

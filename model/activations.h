@@ -32,6 +32,7 @@ struct Activations {
     float *qk_rstd, *lse;                    // (N,rstd_count()); (B,NH,S), in linear attention a factor per row
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
     Input *qkv_low, *proj_low, *fc_low, *fc2_low;                // (N,R): LowRank::low
+    float* inverse_norms[Adapter::PRODUCTS];                     // (OC): LowRank::inverse_norms
     Input* low(Adapter::Product p) const { return std::array{qkv_low, proj_low, fc_low, fc2_low}[p]; }
 };
 

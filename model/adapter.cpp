@@ -37,7 +37,8 @@ std::vector<AdaptedMatrix> adapted_matrices(const Config& c) {
 int64_t trained_parameters(const Config& c) {
     int64_t n = 0;
     for (const Tensor& t : config_tensors(c)) n += t.frozen || t.adapter ? 0 : t.file_rows * t.cols;
-    for (const AdaptedMatrix& m : adapted_matrices(c)) n += m.rank * (m.cols + m.rows);
+    for (const AdaptedMatrix& m : adapted_matrices(c))
+        if (m.rank) n += m.rank * (m.cols + m.rows) + (c.adapter.magnitudes ? m.rows : 0);
     return n;
 }
 
@@ -54,6 +55,7 @@ RowBlocks adapter_blocks(const Config& c, Adapter::Product product) {
 std::string adapter_tensor(const std::string& product, char which) {
     return product.substr(0, product.size() - 1) + "_" + which;
 }
+std::string product_tensor(const std::string& adapter) { return adapter.substr(0, adapter.size() - 2) + "w"; }
 
 Result<Adapter> adapter_for(const Config& c, int rank, const std::string& targets) {
     Adapter to;
@@ -85,6 +87,9 @@ Result<Adapter> adapter_for(const Config& c, int rank, const std::string& target
 static int input_width(const Config& c, Adapter::Product which, int l) {
     return which == Adapter::proj ? c.attention_width() : which == Adapter::fc2 ? c.ffn_width(l) : c.C;
 }
+static int output_width(const Config& c, Adapter::Product which, int l) {
+    return which == Adapter::qkv ? c.qkv_width() : which == Adapter::fc ? c.up_width(l) : c.C;
+}
 ProductWeights Gpt::product(Adapter::Product which, int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Parameter* const weights[][2] = {{p.qkvw, p.qkvb}, {p.projw, p.projb}, {p.fcw, p.fcb}, {p.fc2w, p.fc2b}};
@@ -100,6 +105,9 @@ ProductWeights Gpt::product(Adapter::Product which, int l) const {
                   .low_sum = op.has_input_type() ? low_sum : reinterpret_cast<Activation*>(low),
                   .low_gradient = low_gradient,
                   .wide = wide,
+                  .magnitude = p.magnitude(which),
+                  .inverse_norms = a[size_t(l)].inverse_norms[which],
+                  .unscaled = unscaled,
                   .dropped = dropped};
     // Dropout of adapters' inputs has sites behind all others.
     if (pass.training && c.adapter.dropout > 0)
@@ -110,7 +118,14 @@ ProductWeights Gpt::product(Adapter::Product which, int l) const {
 ProductGradients Gpt::gradients(Adapter::Product which, int l) const {
     const Block<Gradient>& d = dw.block[size_t(l)];
     Gradient* const of[][2] = {{d.qkvw, d.qkvb}, {d.projw, d.projb}, {d.fcw, d.fcb}, {d.fc2w, d.fc2b}};
-    return {store.into(of[which][0]), of[which][1], store.into(d.low_a(which)), store.into(d.low_b(which))};
+    return {store.into(of[which][0]), of[which][1], store.into(d.low_a(which)), store.into(d.low_b(which)),
+            d.magnitude(which)};
+}
+void Gpt::refresh_norms(int l) {
+    if (!c.adapter.magnitudes || norms_of[size_t(l)] == store.version) return;
+    norms_of[size_t(l)] = store.version;
+    for (const Adapter::Product which : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
+        adapter_norms(op, product(which, l), input_width(c, which, l), output_width(c, which, l));
 }
 int Gpt::lowest_trained_block() const {
     if (dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb) return -1;

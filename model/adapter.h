@@ -20,8 +20,9 @@ int64_t trained_parameters(const Config& c);
 // Blocks of the matrix b of a product's adapter that are not zero; the same in each block of the
 // model that has the product.
 RowBlocks adapter_blocks(const Config& c, Adapter::Product product);
-// Names of an adapter's tensors, "0.qkv_a" and "0.qkv_b", from the product's, "0.qkvw".
+// Names of an adapter's tensors, "0.qkv_a", "0.qkv_b" and "0.qkv_m", from the product's, "0.qkvw".
 std::string adapter_tensor(const std::string& product, char which);
+std::string product_tensor(const std::string& adapter);    // "0.qkvw" from any of these
 
 // Returns an adapter of one rank for targets: "all", "attention", or names separated by commas. A
 // name is one of our products (qkv, proj, fc, fc2) or a matrix's in files, such as q_proj. Exit 2:

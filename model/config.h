@@ -40,6 +40,7 @@ struct Adapter {
     int ranks[PRODUCTS][PIECES] = {};    // 0: no adapter
     float scale = 1;                     // alpha / rank or, rank-stabilised, alpha / sqrt(rank)
     float dropout = 0;                   // dropout of the product's input, in training
+    bool magnitudes = false;             // each row has a norm of its own (DoRA); without dropout
     std::string base = {};               // path of the model to which it belongs
     int rank(Product p) const { return ranks[p][0] + ranks[p][1] + ranks[p][2]; }    // R
     int widest() const { return std::max({rank(qkv), rank(proj), rank(fc), rank(fc2)}); }

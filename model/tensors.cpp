@@ -38,6 +38,7 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
     const bool qk = c.qk_norm != QkNormRope::QkNorm::none, all = c.qk_norm == QkNormRope::QkNorm::all;
     auto low = [&](Adapter::Product p) { return c.adapter.rank(p); };
+    auto magnitudes = [&](Adapter::Product p) { return c.adapter.magnitudes && low(p) > 0; };
     auto up = [&](int64_t width) { return std::vector<int64_t>(c.gated ? 2 : 1, width); };
     return {{c.pre_norm() && weight, &B::ln1w, "ln1w", {C}, 0, norm_init(c)},
             {c.pre_norm() && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
@@ -70,7 +71,11 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {F > 0 && low(Adapter::fc) > 0, &B::fc_a, "fc_a", {low(Adapter::fc)}, C, Init::uniform},
             {F > 0 && low(Adapter::fc) > 0, &B::fc_b, "fc_b", {c.up_width(l)}, low(Adapter::fc), Init::zero},
             {F > 0 && low(Adapter::fc2) > 0, &B::fc2_a, "fc2_a", {low(Adapter::fc2)}, F, Init::uniform},
-            {F > 0 && low(Adapter::fc2) > 0, &B::fc2_b, "fc2_b", {C}, low(Adapter::fc2), Init::zero}};
+            {F > 0 && low(Adapter::fc2) > 0, &B::fc2_b, "fc2_b", {C}, low(Adapter::fc2), Init::zero},
+            {magnitudes(Adapter::qkv), &B::qkv_m, "qkv_m", {q + 2 * kv}, 0, Init::row_norms},
+            {magnitudes(Adapter::proj), &B::proj_m, "proj_m", {C}, 0, Init::row_norms},
+            {F > 0 && magnitudes(Adapter::fc), &B::fc_m, "fc_m", {c.up_width(l)}, 0, Init::row_norms},
+            {F > 0 && magnitudes(Adapter::fc2), &B::fc2_m, "fc2_m", {C}, 0, Init::row_norms}};
 }
 template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
     using P = Params<T>;
@@ -87,7 +92,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
                 .decay = row.cols > 0,
                 .vector = row.cols == 0};
     t.fast = t.name.ends_with("_b");
-    t.adapter = t.fast || t.name.ends_with("_a");
+    t.adapter = t.fast || t.name.ends_with("_a") || t.name.ends_with("_m");
     t.product = row.cols && (block >= 0 || t.name == (c.tied ? "wte" : "headw"));
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;

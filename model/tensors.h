@@ -12,16 +12,19 @@ template <class T> struct Block {
     T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
     T *routerw, *expert_upw, *expert_downw, *shared_gatew;               // (E,C), (E,F or 2*F,C), (E,C,F), (1,C)
     T *qkv_a, *qkv_b, *proj_a, *proj_b, *fc_a, *fc_b, *fc2_a, *fc2_b;    // low-rank adapters (config.h)
+    T *qkv_m, *proj_m, *fc_m, *fc2_m;                                    // their magnitudes
     T* low_a(Adapter::Product p) const { return std::array{qkv_a, proj_a, fc_a, fc2_a}[p]; }
     T* low_b(Adapter::Product p) const { return std::array{qkv_b, proj_b, fc_b, fc2_b}[p]; }
+    T* magnitude(Adapter::Product p) const { return std::array{qkv_m, proj_m, fc_m, fc2_m}[p]; }
 };
 template <class T> struct Params {
     T *wte, *wpe, *relw, *lnew, *lneb, *headw, *headb;
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };
-// normal: N(0, 0.02); residual: 0.02 / sqrt(2 L); uniform: between -1/sqrt(cols) and 1/sqrt(cols)
-enum class Init { zero, one, normal, normal_residual, uniform };
+// normal: N(0, 0.02); residual: 0.02 / sqrt(2 L); uniform: between -1/sqrt(cols) and 1/sqrt(cols);
+// row_norms: the norms of the rows of the product's matrix
+enum class Init { zero, one, normal, normal_residual, uniform, row_norms };
 
 // Layout of a tensor in files. straight: as in memory; transposed: (cols, rows); by_head: rows
 // (NH,3,HS), so that the query, key and value of a head are adjacent.

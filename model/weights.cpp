@@ -1,10 +1,12 @@
 // weights.cpp - each rank's part of the flat buffers, and its exchange with other ranks.
 #include "base/philox.h"
 #include "base/pool.h"
+#include "model/adapter.h"
 #include "model/weights.h"
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 // ---- partitions ---------------------------------------------------------------------------------
 
@@ -115,6 +117,7 @@ std::vector<void*> ParamStore::states_at(StateSize size, int64_t first) const {
     return at;
 }
 void ParamStore::update(const Partition& s, const Step* step, const OptimizerParams& settings, uint64_t seed) {
+    version++;
     // An optimizer's operation numbers the elements of its range from 0. So each partition needs a
     // seed of its own; otherwise all would be rounded with the same random numbers.
     const OptimizerRange range = {.op = op,
@@ -217,6 +220,7 @@ void ParamStore::put(const Buffer& to, int64_t at, const float* from, int64_t n)
 }
 void ParamStore::write(StateKind part, int64_t offset, int64_t n, const float* from) {
     count_progress();
+    version++;
     if (packed.any() && part == StateKind::weights) return packed.write(offset, n, block_format(BlockType::f32), from);
     if (part == StateKind::weights) put({params, op.parameter}, offset, from, n);
     if (part == StateKind::weights && (!master || is_frozen(part, offset))) return;
@@ -295,6 +299,18 @@ static float initial(const Tensor& t, double std, uint64_t seed, uint64_t tensor
     }
 }
 
+// Writes the norms of the rows of w, whose values come before.
+void ParamStore::write_row_norms(const Tensor& to, const Tensor& w) {
+    const int64_t CHUNK = std::max<int64_t>(1, (1 << 20) / w.cols);
+    std::vector<float> some(size_t(CHUNK * w.cols)), norms;
+    for (int64_t first = 0; first < w.rows; first += CHUNK) {
+        const int64_t count = std::min(CHUNK, w.rows - first);
+        read(StateKind::weights, w.offset + first * w.cols, count * w.cols, some.data());
+        for (const float* row = some.data(); row < some.data() + count * w.cols; row += w.cols)
+            norms.push_back(float(std::sqrt(std::inner_product(row, row + w.cols, row, 0.0))));
+    }
+    write(StateKind::weights, to.offset, to.rows, norms.data());
+}
 // The weights depend on the seed alone, not on the number of ranks or threads.
 void ParamStore::init(const Config& c, uint64_t seed, bool adapters_only) {
     const std::vector<Tensor> tensors = config_tensors(c, ranks);
@@ -303,6 +319,10 @@ void ParamStore::init(const Config& c, uint64_t seed, bool adapters_only) {
     for (size_t i = 0; i < tensors.size(); i++) {
         const Tensor& t = tensors[i];
         if (adapters_only && !t.adapter) continue;
+        if (t.init == Init::row_norms) {
+            write_row_norms(t, *std::ranges::find(tensors, product_tensor(t.name), &Tensor::name));
+            continue;
+        }
         const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02;
         const int64_t size = t.size(), local_first = t.file_rows * t.cols;    // the vocabulary's padding stays zero
         for (int64_t from = 0; from < size; from += CHUNK) {

@@ -54,6 +54,7 @@ struct ParamStore {
     std::vector<int> owners;    // the rank that saves each bucket
     int64_t flat = 0;           // elements of a full buffer
     int64_t frozen = 0;         // elements of the frozen tensors behind it, in params
+    uint64_t version = 1;       // grows with each change of the parameters
 
     PackedWeights packed;    // replaces params if the table's parameters are packed
 
@@ -118,6 +119,7 @@ struct ParamStore {
     std::vector<void*> states_at(StateSize size, int64_t first) const;
     void transform_matrices(const Partition& s, const Step* step, const OptimizerParams& settings);
     void collect_row_state(size_t i);
+    void write_row_norms(const Tensor& to, const Tensor& w);
     struct Buffer {
         void* data;
         Element type;

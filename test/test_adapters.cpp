@@ -60,9 +60,11 @@ TEST_CASE("adapters: gradients in double, every kind") {
     check_gradients(adapted(TOY, 0.3f));
     check_gradients(adapted(GROUPED_SPLIT));
     check_gradients(adapted(GROUPED_SPLIT), {}, 0.2f);
+    check_gradients(decomposed(GROUPED_SPLIT), {}, 0.2f);
     for (const Kind& kind : kind_configs(TOY)) {
         INFO(kind.name);
         check_gradients(adapted(kind.c));
+        check_gradients(decomposed(kind.c));
     }
     for (const Kind& kind : kind_configs(GROUPED)) {
         INFO(kind.name);
@@ -73,19 +75,21 @@ TEST_CASE("adapters: gradients in double, every kind") {
 TEST_CASE("adapters: the CPU's gradients are the reference's") {
     Config grouped = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 20, .window = 11};
     grouped.F = 4 * grouped.C;
-    for (const Config& c : {adapted({101, 40, 2, 3, 48}), adapted(split_config(grouped)), adapted(grouped, 0.25f),
-                            trained({101, 40, 2, 3, 48}, {"*w"}), trained(grouped, {"*b", "*.projw"})})
+    for (const Config& c :
+         {adapted({101, 40, 2, 3, 48}), adapted(split_config(grouped)), adapted(grouped, 0.25f),
+          decomposed(split_config(grouped)), trained({101, 40, 2, 3, 48}, {"*w"}), trained(grouped, {"*b", "*.projw"})})
         check_cpu_model(c, 3);
     for (const Kind& kind : kind_configs({101, 40, 2, 3, 48})) {
         INFO(kind.name);
         const bool kink = kind.c.activation == Act::relu || kind.c.activation == Act::relu2;
         check_cpu_model(adapted(kind.c), kink ? 8 : 5);
+        check_cpu_model(decomposed(kind.c), 8);
     }
 }
 
 TEST_CASE("adapters: recomputed activations, accumulation and the cache have the same results") {
     const int B = 2, S = 7;
-    for (const Config& c : {adapted(GROUPED_SPLIT, 0.2f), adapted(TOY)}) {
+    for (const Config& c : {adapted(GROUPED_SPLIT, 0.2f), adapted(TOY), decomposed(GROUPED_SPLIT)}) {
         const Posed asked(c, B, S);
         const auto other = toy_tokens(B * S, c.V, 3);
         std::vector<float> first;
@@ -109,31 +113,31 @@ TEST_CASE("adapters: recomputed activations, accumulation and the cache have the
 
 TEST_CASE("adapters: a step changes what is trained alone, and b stays zero outside of its blocks") {
     const int B = 2, S = 7;
-    const Config c = adapted(GROUPED_SPLIT);
-    const Posed asked(c, B, S);
-    each_cpu_model([&](auto model, double) {
-        auto g = model();
-        toy_model(*g, c, {RunMode::train, B, S});
-        std::vector<std::vector<float>> before;
-        auto read = [&](const Tensor& t) {
-            std::vector<float> x(size_t(t.size()));
-            g->read(StateKind::weights, t.offset, t.size(), x.data());
-            return x;
-        };
-        for (const Tensor& t : g->tensors) before.push_back(read(t));
-        for (int step = 0; step < 3; step++) {
-            train_pass(*g, asked.in, asked.out, B, S);
-            update(*g, 1e-2f, 0.95f, 0.1f);
-        }
-        for (size_t i = 0; i < g->tensors.size(); i++) {
-            const Tensor& t = g->tensors[i];
-            INFO(t.name);
-            std::vector<float> now = read(t), kept = now;
-            CHECK((now == before[i]) == t.frozen);
-            if (t.adapter) keep_adapter_blocks(c, t, kept);
-            CHECK((kept == now));
-        }
-    });
+    for (const Config& c : {adapted(GROUPED_SPLIT), decomposed(GROUPED_SPLIT)})
+        each_cpu_model([&](auto model, double) {
+            const Posed asked(c, B, S);
+            auto g = model();
+            toy_model(*g, c, {RunMode::train, B, S});
+            std::vector<std::vector<float>> before;
+            auto read = [&](const Tensor& t) {
+                std::vector<float> x(size_t(t.size()));
+                g->read(StateKind::weights, t.offset, t.size(), x.data());
+                return x;
+            };
+            for (const Tensor& t : g->tensors) before.push_back(read(t));
+            for (int step = 0; step < 3; step++) {
+                train_pass(*g, asked.in, asked.out, B, S);
+                update(*g, 1e-2f, 0.95f, 0.1f);
+            }
+            for (size_t i = 0; i < g->tensors.size(); i++) {
+                const Tensor& t = g->tensors[i];
+                INFO(t.name);
+                std::vector<float> now = read(t), kept = now;
+                CHECK((now == before[i]) == t.frozen);
+                if (t.adapter) keep_adapter_blocks(c, t, kept);
+                CHECK((kept == now));
+            }
+        });
 }
 
 TEST_CASE("adapters: no gradients and no states for what is frozen, as a dry run tells") {
@@ -164,14 +168,62 @@ TEST_CASE("adapters: no gradients and no states for what is frozen, as a dry run
     CHECK(training_cost(cpu_ops<float>(), some, B, S).products < 0.85 * whole);
 }
 
+TEST_CASE("adapters: magnitudes are the norms of rows, at the start those of the base") {
+    const Config base = split_config(GROUPED), c = decomposed(base);
+    const int B = 2, S = 7;
+    const Posed asked(c, B, S);
+    Model plain(cpu_ops<float>()), g(cpu_ops<float>());
+    toy_model(plain, base, {RunMode::train, B, S});
+    REQUIRE(g.allocate(c, {RunMode::train, B, S}).ok());
+    auto values = [](const Model& of, const std::string& name) {
+        const auto t = std::ranges::find(of.tensors, name, &Tensor::name);
+        std::vector<float> x(size_t(t->size()));
+        of.read(StateKind::weights, t->offset, t->size(), x.data());
+        return x;
+    };
+    auto set = [](Model& of, const std::string& name, const std::vector<float>& x) {
+        const auto t = std::ranges::find(of.tensors, name, &Tensor::name);
+        of.write(StateKind::weights, t->offset, t->size(), x.data());
+    };
+    for (const Tensor& t : plain.tensors) set(g, t.name, values(plain, t.name));
+    g.store.init(c, 1, true);
+    auto loss = [&](Model& of) { return train_pass(of, asked.in, asked.out, B, S); };
+    const double before = loss(plain);
+    CHECK(loss(g) == doctest::Approx(before).epsilon(1e-6));
+    // Twice the magnitudes, and other directions.
+    std::vector<float> w = values(g, "0.fc2w"), m = values(g, "0.fc2_m");
+    const std::vector<float> a = values(g, "0.fc2_a");
+    for (float& x : m) x *= 2;
+    set(g, "0.fc2_m", m);
+    set(g, "0.fc2_b", std::vector<float>(values(g, "0.fc2_b").size(), 0.1f));
+    for (int o = 0; o < c.C; o++) {
+        double was = 0, now = 0;
+        std::vector<double> row;
+        for (int k = 0; k < c.F; k++) {
+            double low = 0;
+            for (size_t at = size_t(k); at < a.size(); at += size_t(c.F)) low += 0.1 * double(a[at]);
+            const double x = double(w[size_t(o * c.F + k)]);
+            row.push_back(x + double(c.adapter.scale) * low);
+            was += x * x;
+            now += row.back() * row.back();
+        }
+        for (int k = 0; k < c.F; k++) w[size_t(o * c.F + k)] = float(row[size_t(k)] * 2 * std::sqrt(was / now));
+    }
+    set(plain, "0.fc2w", w);
+    const double merged = loss(plain);
+    CHECK(loss(g) == doctest::Approx(merged).epsilon(1e-6));
+    CHECK(std::fabs(merged - before) > 1e-3);
+}
+
 TEST_CASE("adapters: gradients beside packed weights are those beside the same weights in floats") {
     Config c = {.V = 96, .T = 24, .L = 2, .NH = 4, .C = 256, .F = 512, .NKV = 2, .HS = 64};
-    c = adapted(split_config(c));
+    const Config adapters = adapted(split_config(c)), magnitudes = decomposed(split_config(c));
     const int B = 2, S = 20;
-    const Posed asked(c, B, S);
+    const Posed asked(adapters, B, S);
     for (BlockType type : {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::q8_0, BlockType::q4_0,
                            BlockType::q4_1, BlockType::q5_0, BlockType::q5_1, BlockType::q4_k, BlockType::q6_k}) {
         INFO(block_format(type).name);
+        c = type == BlockType::f32 || type == BlockType::q4_k ? magnitudes : adapters;
         Table table(cpu_packed_ops());
         table.linear_gelu_forward = nullptr;
         Model packed(table), floats(cpu_ops<float>());

@@ -116,8 +116,11 @@ TEST_CASE("trace: the lines of a step, of a prompt and of tokens are the referen
                                           "norm_linear_forward",
                                           "norm_ffn_forward",
                                           "rope_attention_cached",
-                                          "keep_blocks",    // adapters have these two, a teacher the third
+                                          "keep_blocks",    // adapters have these five, a teacher the last
                                           "drop_inputs",
+                                          "adapted_row_norms",
+                                          "scale_columns_forward",
+                                          "scale_columns_backward",
                                           "distill_loss"};
 #define OPERATION(name, ...) CHECK_MESSAGE((seen.count(#name) + others.count(#name)) == 1, #name);
 #include "layers/operations.inc"

@@ -13,6 +13,7 @@
 namespace {
 typedef std::vector<std::string> Words;
 const std::string SFT = "test/golden/sft", START = "test/golden/lora/start", END = "test/golden/lora/end";
+const std::string DORA = "test/golden/dora/";
 
 Words changed(Words args, const Words& more) {
     for (size_t i = 0; i < more.size(); i++) {
@@ -61,8 +62,8 @@ Words with_rank(const std::string& out, const Words& more = {}) {
 struct Golden {
     std::vector<int> ids;
     double applied, merged;
-    Golden() {
-        const nlohmann::json j = json_parse(read_file(END + "/tokens.json"), "tokens", 4).take();
+    explicit Golden(const std::string& end = END) {
+        const nlohmann::json j = json_parse(read_file(end + "/tokens.json"), "tokens", 4).take();
         for (const auto& id : j["ids"]) ids.push_back(id);
         applied = j["applied"];
         merged = j["merged"];
@@ -87,20 +88,54 @@ struct Golden {
 std::string tensors_text(const std::string& dir) { return read_file(dir + "/adapter_model.safetensors"); }
 }    // namespace
 
-TEST_CASE("lora: fifty losses and gradient norms of PEFT") {
+TEST_CASE("lora: fifty losses and gradient norms of PEFT, with magnitudes, too") {
     RanksToy toy;
-    must(questions(toy.dir + "/peft"));
-    const nlohmann::json golden = json_parse(read_file("test/golden/lora/losses.json"), "losses", 4).take();
-    const std::vector<double> losses = toy.losses("peft"), norms = toy.losses("peft", "\"grad_norm\":");
-    REQUIRE(losses.size() == 50);
-    REQUIRE(golden["losses"].size() == 50);
-    for (size_t i = 0; i < 50; i++) {
-        CHECK(losses[i] == doctest::Approx(golden["losses"][i].get<double>()).epsilon(1e-5));
-        CHECK(norms[i] == doctest::Approx(golden["norms"][i].get<double>()).epsilon(1e-4));
+    for (const std::string kind : {"lora", "dora"}) {
+        INFO(kind);
+        const std::string dir = "test/golden/" + kind;
+        must(questions(toy.dir + "/" + kind, {"--from", dir + "/start"}));
+        const nlohmann::json golden = json_parse(read_file(dir + "/losses.json"), "losses", 4).take();
+        const std::vector<double> losses = toy.losses(kind), norms = toy.losses(kind, "\"grad_norm\":");
+        REQUIRE(losses.size() == 50);
+        REQUIRE(golden["losses"].size() == 50);
+        for (size_t i = 0; i < 50; i++) {
+            CHECK(losses[i] == doctest::Approx(golden["losses"][i].get<double>()).epsilon(1e-5));
+            CHECK(norms[i] == doctest::Approx(golden["norms"][i].get<double>()).epsilon(1e-4));
+        }
+        // The trained adapters are PEFT's.
+        const Golden g(dir + "/end");
+        CHECK(g.loss(toy.newest(kind)) == doctest::Approx(g.applied).epsilon(1e-4));
     }
-    // The trained adapters are PEFT's.
-    const Golden g;
-    CHECK(g.loss(toy.newest("peft")) == doctest::Approx(g.applied).epsilon(1e-4));
+}
+
+TEST_CASE("lora: magnitudes (DoRA) are applied, merged, saved and resumed as PEFT's") {
+    RanksToy toy;
+    const Golden g(DORA + "end");
+    const std::string& end = DORA + "end";
+    CHECK(g.loss(end) == doctest::Approx(g.applied).epsilon(1e-5));
+    CHECK(g.loss(SFT, {end}) == doctest::Approx(g.applied).epsilon(1e-5));
+    must({"merge", SFT, end, toy.dir + "/merged"});
+    must({"convert", end, toy.dir + "/merged.gguf"});
+    for (const char* merged : {"/merged", "/merged.gguf"})
+        CHECK(g.loss(toy.dir + merged) == doctest::Approx(g.merged).epsilon(1e-5));
+    must({"convert", end, toy.dir + "/alone.gguf", "--adapter-only"}, 2, "magnitudes (DoRA)");
+    for (const Words& adapters : {Words{end + "=0.5"}, Words{end, START}, Words{START, end}})
+        must({"sample", SFT, "--adapter", adapters[0], "--adapter", adapters.back(), "--prompt", "a", "--tokens", "1"},
+             2, "magnitudes (DoRA)");
+    // New ones: the base's norms, so that nothing changes before the first step.
+    Words command = with_rank(toy.dir + "/whole", {"--lora-dora", "--save-every", "4", "--steps", "12"});
+    must(changed(command, {"--out", toy.dir + "/new", "--steps", "1", "--lr", "0"}));
+    CHECK(g.loss(toy.newest("new")) == doctest::Approx(g.loss(SFT)).epsilon(1e-6));
+    CHECK(contains(read_file(toy.newest("new") + "/adapter_config.json"), "\"use_dora\": true"));
+    must(command);
+    killed_and_resumed(toy, command, {1, 6}, [&](const std::string& out) {
+        CHECK((tensors_text(toy.newest(out)) == tensors_text(toy.newest("whole"))));
+    });
+    must(with_rank(toy.dir + "/plain", {"--steps", "12"}));
+    CHECK(toy.losses("plain") != toy.losses("whole"));
+    const std::string toml = toy.dir + "/whole/run.toml";
+    must({"train", "--config", toml, "--resume", "auto", "--steps", "14", "--lora-dropout", "0.1"}, 2, "--lora-d");
+    must(with_rank(toy.dir + "/none", {"--lora-dora", "--lora-dropout", "0.1"}), 2, "--lora-d");
 }
 
 TEST_CASE("lora: applied and merged adapters have PEFT's loss") {
@@ -359,7 +394,8 @@ TEST_CASE("lora: what is wrong is told before anything is written") {
         refused({"--from", bad}, 3, says);
     };
     damaged("\"LORA\"", "\"IA3\"", "peft_type: expected \"LORA\"");
-    damaged("\"use_dora\": false", "\"use_dora\": true", "use_dora: expected false");
+    damaged("\"use_dora\": false", "\"use_dora\": true", "as use_dora says, lora_magnitude_vector (out)");
+    damaged("\"use_dora\": false", "\"use_dora\": 1", "use_dora: expected true or false");
     damaged("\"bias\": \"none\"", "\"bias\": \"all\"", "bias: expected \"none\"");
     damaged("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"", "init_lora_weights: \"pissa\"");
     damaged("\"lora_alpha\": 12", "\"lora_alpha\": \"x\"", "lora_alpha");

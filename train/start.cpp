@@ -181,13 +181,18 @@ Status Trainer::choose_trained() {
         Adapter wanted = TRY(adapter_for(config, o.lora_rank, o.lora_targets));
         const double rank = o.lora_rank, alpha = o.lora_alpha > 0 ? o.lora_alpha : 2 * rank;
         wanted.scale = float(alpha / (o.lora_rank_stabilised ? std::sqrt(rank) : rank));
+        wanted.magnitudes = o.lora_dora;
         wanted.base = has_adapters ? config.adapter.base : std::filesystem::absolute(start).string();
         if (has_adapters ? wanted != config.adapter : resuming)
             return fail(Exit::usage, "%s has %s; leave out the options --lora-...", start.c_str(),
-                        has_adapters ? "adapters of another rank, alpha or other targets" : "no adapters");
+                        has_adapters ? "adapters of another rank, alpha or other targets, or another --lora-dora"
+                                     : "no adapters");
         config.adapter = wanted;
     }
     config.adapter.dropout = float(o.lora_dropout);
+    if (config.adapter.magnitudes && o.lora_dropout > 0)
+        return fail(Exit::usage, "--lora-dropout: %s has adapters with magnitudes (DoRA), which take no dropout",
+                    start.c_str());
     if (config.adapter.any() && o.resize_vocab)
         return fail(Exit::usage, "--resize-vocab: %s has adapters, which do not hold the embeddings; merge them first",
                     start.c_str());

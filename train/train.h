@@ -44,7 +44,7 @@ struct TrainOptions {
     std::string train_only, lora_targets = "all";
     int lora_rank = 0;
     double lora_alpha = 0, lora_dropout = 0, lora_plus = 1;
-    bool lora_rank_stabilised = false;
+    bool lora_rank_stabilised = false, lora_dora = false;
     std::string quantize = "none";
     std::string teacher;
     double distill_temperature = 2, distill_mix = 0.5;

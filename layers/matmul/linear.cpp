@@ -68,12 +68,62 @@ template <class P, Tiles tiles> static void linear_gelu_backward(float* dpre, Gr
 
 static void keep_blocks(float* x, RowBlocks blocks, int rows, int cols) {
     each_item(rows, int64_t(rows) * cols, [&](int64_t r) {
-        int i = 0;
-        while (r >= blocks.row[i + 1]) i++;
+        const int i = blocks.of(r);
         float* row = x + r * cols;
         const int from = blocks.col[i], to = blocks.col[i + 1];
         __builtin_memset(row, 0, sizeof(float) * size_t(from));
         __builtin_memset(row + to, 0, sizeof(float) * size_t(cols - to));
+    });
+}
+
+// 1 / |w + scale * sum of b[k] a[k,:]|, k from `from` to `to`; 0 for a norm of 0.    w (C)
+template <class P> static float inverse_norm(const P* w, const P* a, const P* b, float scale, int from, int to, int C) {
+    vf squares = {};
+    each_vector(C, [&](int64_t c, auto at) {
+        vf v = at.get(w + c);
+        for (int k = from; k < to; k++) v += at.get(a + int64_t(k) * C + c) * (scale * widened(b[k]));
+        squares += v * v;
+    });
+    const float norm = __builtin_sqrtf(sum(squares));
+    return norm > 0 ? 1 / norm : 0;
+}
+float adapted_row_norm(const float* w, const float* a, const float* b, float scale, int from, int to, int C) {
+    return inverse_norm(w, a, b, scale, from, to, C);
+}
+template <class P> static void adapted_row_norms(float* inverse, const P* w, const P* a, const P* b, float scale,
+                                                 RowBlocks blocks, int C, int OC, int R) {
+    each_item(OC, int64_t(OC) * C, [&](int64_t o) {
+        const int i = blocks.of(o), from = blocks.col[i], to = blocks.col[i + 1];
+        inverse[o] = from < to ? inverse_norm(w + o * C, a, b + o * R, scale, from, to, C) : 0;
+    });
+}
+template <class P> static void scale_columns_forward(float* y, const float* x, const P* magnitude, const float* inverse,
+                                                     const P* b, const float* residual, int N, int C) {
+    each_item(N, int64_t(N) * C, [&](int64_t n) {
+        each_vector(C, [&](int64_t c, auto at) {
+            const vf by = at.get(inverse + c), factor = by != 0 ? at.get(magnitude + c) * by : set1(1);
+            vf v = at.get(x + n * C + c) * factor;
+            if (b) v += at.get(b + c);
+            if (residual) v += at.get(residual + n * C + c);
+            at.put(y + n * C + c, v);
+        });
+    });
+}
+// Each thread has a range of columns, whose rows it adds up in order.
+template <class P> static void scale_columns_backward(float* dx, float* dmagnitude, const float* dy, const float* x,
+                                                      const P* magnitude, const float* inverse, int N, int C) {
+    each_range(C, 64, int64_t(N) * C, [&](Range r, int) {
+        each_vector(r.to - r.from, [&](int64_t i, auto at) {
+            const int64_t c = r.from + i;
+            const vf by = at.get(inverse + c), factor = by != 0 ? at.get(magnitude + c) * by : set1(1);
+            vf s = {};
+            for (int64_t k = c; k < int64_t(N) * C; k += C) {
+                const vf d = at.get(dy + k);
+                s += d * at.get(x + k);
+                at.put(dx + k, d * factor);
+            }
+            if (dmagnitude) at.put(dmagnitude + c, at.get(dmagnitude + c) + s * by);
+        });
     });
 }
 
@@ -105,6 +155,9 @@ REGISTER_CPU_TILES(lm_head_backward, lm_head_backward, head_scratch)
 REGISTER_CPU_TILES(linear_gelu_forward, linear_gelu_forward, forward_scratch)
 REGISTER_CPU_TILES(linear_gelu_backward, linear_gelu_backward, backward_scratch)
 REGISTER_CPU(keep_blocks, keep_blocks)
+REGISTER_CPU(adapted_row_norms, adapted_row_norms<P>)
+REGISTER_CPU(scale_columns_forward, scale_columns_forward<P>)
+REGISTER_CPU(scale_columns_backward, scale_columns_backward<P>)
 REGISTER_CPU(from_floats, (convert<P, float>))
 REGISTER_CPU(to_floats, (convert<float, P>))
 }    // namespace ISA

@@ -464,9 +464,7 @@ template <class T, Dtype dtype> struct Linear {
 __global__ void keep_blocks_kernel(float* x, RowBlocks blocks, int64_t n, int cols) {
     const int64_t at = blockIdx.x * 256ll + threadIdx.x;
     if (at >= n) return;
-    const int r = int(at / cols), c = int(at % cols);
-    int i = 0;
-    while (r >= blocks.row[i + 1]) i++;
+    const int r = int(at / cols), c = int(at % cols), i = blocks.of(r);
     if (c < blocks.col[i] || c >= blocks.col[i + 1]) x[at] = 0;
 }
 void keep_blocks(float* x, RowBlocks blocks, int rows, int cols) {
@@ -474,8 +472,120 @@ void keep_blocks(float* x, RowBlocks blocks, int rows, int cols) {
     launch(keep_blocks_kernel, {unsigned(ceil_div(n, 256)), 256}, x, blocks, n, cols);
 }
 
+// A block has NORM_ROWS rows, so that each load of a serves all of them. Bound by arithmetic: 2 R
+// FLOPs for each element of w.
+constexpr int NORM_ROWS = 4;
+template <class T> __global__ void adapted_row_norms_kernel(float* inverse, const T* w, const T* a, const T* b,
+                                                            float scale, RowBlocks blocks, int C, int OC, int R) {
+    const int first = blockIdx.x * NORM_ROWS, rows = min(NORM_ROWS, OC - first);
+    const int from = blocks.col[blocks.of(first)], to = blocks.col[blocks.of(first + rows - 1) + 1];
+    float squares[NORM_ROWS] = {};
+    for (int c = threadIdx.x; c < C; c += blockDim.x) {
+        float v[NORM_ROWS] = {};
+        for (int i = 0; i < rows; i++) v[i] = to_float(w[int64_t(first + i) * C + c]);
+        for (int k = from; k < to; k++) {
+            const float scaled = scale * to_float(a[int64_t(k) * C + c]);
+            for (int i = 0; i < rows; i++) v[i] += scaled * to_float(b[int64_t(first + i) * R + k]);
+        }
+        for (int i = 0; i < rows; i++) squares[i] += v[i] * v[i];
+    }
+    for (int i = 0; i < rows; i++) {
+        const float norm = sqrtf(block_sum(squares[i]));
+        const int block = blocks.of(first + i);
+        if (threadIdx.x == 0) inverse[first + i] = blocks.col[block] < blocks.col[block + 1] && norm > 0 ? 1 / norm : 0;
+    }
+}
+template <class T> void adapted_row_norms(float* inverse, const T* w, const T* a, const T* b, float scale,
+                                          RowBlocks blocks, int C, int OC, int R) {
+    launch(adapted_row_norms_kernel<T>, {unsigned(ceil_div(OC, NORM_ROWS)), 256}, inverse, w, a, b, scale, blocks, C,
+           OC, R);
+}
+
+template <class T, int W>
+__device__ inline void column_factors(float (&factor)[W], const T* magnitude, const float* inverse) {
+    const Vec<T, W> m = load<W>(magnitude);
+#pragma unroll
+    for (int j = 0; j < W; j++) factor[j] = inverse[j] != 0 ? m[j] * inverse[j] : 1;
+}
+// Each thread has W elements of a row. Bound by memory.
+template <class T, int W> __global__ void scale_columns_kernel(T* y, const T* x, const T* magnitude,
+                                                               const float* inverse, const T* b, const T* residual,
+                                                               int64_t n, int C) {
+    const int64_t at = (blockIdx.x * 256ll + threadIdx.x) * W;
+    if (at >= n) return;
+    const int c = int(at % C);
+    float factor[W];
+    column_factors<T>(factor, magnitude + c, inverse + c);
+    Vec<T, W> v = load<W>(x + at), more[2] = {};
+    if (b) more[0] = load<W>(b + c);
+    if (residual) more[1] = load<W>(residual + at);
+#pragma unroll
+    for (int j = 0; j < W; j++) v.set(j, v[j] * factor[j] + more[0][j] + more[1][j]);
+    store<W>(y + at, v);
+}
+template <class T> void scale_columns_forward(T* y, const T* x, const T* magnitude, const float* inverse, const T* b,
+                                              const T* residual, int N, int C) {
+    const int64_t n = int64_t(N) * C;
+    auto run = [&](auto kernel, int W) {
+        launch(kernel, {unsigned(ceil_div(n, 256 * W)), 256}, y, x, magnitude, inverse, b, residual, n, C);
+    };
+    rows_align<T>(C) ? run(scale_columns_kernel<T, VEC<T>>, VEC<T>) : run(scale_columns_kernel<T, 1>, 1);
+}
+
+// Lanes, warps and ranges of rows as in column_sums (gemv.cuh). Bound by memory.
+template <class T, int W> __global__ void scale_columns_backward_kernel(float* sums_out, T* dx, const T* dy, const T* x,
+                                                                        const T* magnitude, const float* inverse, int N,
+                                                                        int C, int rows, bool add) {
+    SHARED(float[SUM_WARPS][W][32], sums);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t c = (blockIdx.x * 32ll + lane) * W, from = int64_t(blockIdx.y) * rows;
+    const int64_t to = from + rows < N ? from + rows : N;
+    float sum[W] = {};
+    if (c < C) {
+        float factor[W];
+        column_factors<T>(factor, magnitude + c, inverse + c);
+        for (int64_t n = from + warp; n < to; n += SUM_WARPS) {
+            const int64_t at = n * C + c;
+            Vec<T, W> d = load<W>(dy + at);
+            const Vec<T, W> v = load<W>(x + at);
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                sum[j] += d[j] * v[j];
+                d.set(j, d[j] * factor[j]);
+            }
+            store<W>(dx + at, d);
+        }
+    }
+    if (!sums_out) return;
+#pragma unroll
+    for (int j = 0; j < W; j++) sums[warp][j][lane] = sum[j];
+    __syncthreads();
+    if (warp >= W || c >= C) return;
+    float s = 0;    // sum of column c + warp
+    for (int i = 0; i < SUM_WARPS; i++) s += sums[i][warp][lane];
+    s *= inverse[c + warp];
+    float& to_column = sums_out[blockIdx.y * int64_t(C) + c + warp];
+    to_column = add ? to_column + s : s;
+}
+template <class T> void scale_columns_backward(T* dx, float* dmagnitude, const T* dy, const T* x, const T* magnitude,
+                                               const float* inverse, int N, int C) {
+    const int rows = int(column_sum_rows(N)), parts = int(ceil_div(N, rows));
+    const bool in_parts = dmagnitude && parts > 1;
+    float* out = in_parts ? static_cast<float*>(cuda_scratch(int64_t(parts) * C * 4)) : dmagnitude;
+    auto run = [&](auto kernel, int W) {
+        const dim3 grid(unsigned(ceil_div(C, 32 * W)), unsigned(parts));
+        launch(kernel, {grid, SUM_WARPS * 32}, out, dx, dy, x, magnitude, inverse, N, C, rows, !in_parts);
+    };
+    rows_align<T>(C) ? run(scale_columns_backward_kernel<T, VEC<T>>, VEC<T>)
+                     : run(scale_columns_backward_kernel<T, 1>, 1);
+    if (in_parts) sum_ranges(dmagnitude, out, parts, C, parts, true);
+}
+
 const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype dtype) {
     o.keep_blocks = keep_blocks;
+    o.adapted_row_norms = adapted_row_norms<T>;
+    o.scale_columns_forward = scale_columns_forward<T>;
+    o.scale_columns_backward = scale_columns_backward<T>;
     if constexpr (sizeof(T) == 2) Linear<T, Dtype::bf16>::entries(o);
     else if (dtype == Dtype::tf32) Linear<T, Dtype::tf32>::entries(o);
     else Linear<T, Dtype::fp32>::entries(o);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "base/pool.h"
 #include "layers/cpu.h"
@@ -84,6 +85,26 @@ template <Isa isa, Tiles tiles> struct PackedOps {
                 kernels().packed_gradient(product(dx + from * C, dy + from * OC, w, rows, C, OC), int64_t(e) * OC);
         }
     }
+    static void adapted_row_norms(float* inverse, const P* w, const P* a, const P* b, float scale, RowBlocks blocks,
+                                  int C, int OC, int R) {
+        each_chunk(OC, [&](int64_t o, int) {
+            thread_local std::vector<float> row;
+            row.resize(size_t(C));
+            unpack_row(*w, C, o, row.data());
+            const int i = blocks.of(o), from = blocks.col[i], to = blocks.col[i + 1];
+            inverse[o] = from < to
+                             ? kernels().adapted_row_norm(row.data(), a->floats, b->floats + o * R, scale, from, to, C)
+                             : 0;
+        });
+    }
+    static void scale_columns_forward(float* y, const float* x, const P* magnitude, const float* inverse, const P* b,
+                                      const float* residual, int N, int C) {
+        own().scale_columns_forward(y, x, magnitude->floats, inverse, floats(b), residual, N, C);
+    }
+    static void scale_columns_backward(float* dx, float* dmagnitude, const float* dy, const float* x,
+                                       const P* magnitude, const float* inverse, int N, int C) {
+        own().scale_columns_backward(dx, dmagnitude, dy, x, magnitude->floats, inverse, N, C);
+    }
     static void norm_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w,
                               const float* mean, const float* rstd, Norm norm, int N, int C) {
         own().norm_backward(dx, dw, db, dy, x, floats(w), mean, rstd, norm, N, C);
@@ -139,6 +160,9 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         ops.experts_forward = Of::experts_forward;
         ops.linear_backward = ops.lm_head_backward = Of::linear_backward;
         ops.experts_backward = Of::experts_backward;
+        ops.adapted_row_norms = Of::adapted_row_norms;
+        ops.scale_columns_forward = Of::scale_columns_forward;
+        ops.scale_columns_backward = Of::scale_columns_backward;
         ops.norm_backward = Of::norm_backward;
         ops.rope_backward = Of::rope_backward;
         ops.adamw = Of::adamw;

@@ -113,10 +113,42 @@ void linear_backward(T* dx, GradTarget<T> dw, T* db, const T* dy, const T* x, co
 }
 
 void keep_blocks(T* x, RowBlocks blocks, int rows, int cols) {
-    for (int r = 0, i = 0; r < rows; r++) {
-        while (r >= blocks.row[i + 1]) i++;
+    for (int r = 0; r < rows; r++) {
+        const int i = blocks.of(r);
         for (int c = 0; c < cols; c++)
             if (c < blocks.col[i] || c >= blocks.col[i + 1]) x[int64_t(r) * cols + c] = 0;
+    }
+}
+void adapted_row_norms(float* inverse, const T* w, const T* a, const T* b, float scale, RowBlocks blocks, int C, int OC,
+                       int R) {
+    for (int o = 0; o < OC; o++) {
+        T squares = 0;
+        for (int c = 0; c < C; c++) {
+            T v = w[int64_t(o) * C + c];
+            for (int r = 0; r < R; r++) v += T(scale) * b[int64_t(o) * R + r] * a[int64_t(r) * C + c];
+            squares += v * v;
+        }
+        const int i = blocks.of(o);
+        const bool adapted = blocks.col[i] < blocks.col[i + 1] && squares > 0;
+        inverse[o] = adapted ? float(1 / std::sqrt(squares)) : 0;
+    }
+}
+T column_factor(const T* magnitude, const float* inverse, int c) {
+    return inverse[c] != 0 ? magnitude[c] * T(inverse[c]) : 1;
+}
+void scale_columns_forward(T* y, const T* x, const T* magnitude, const float* inverse, const T* b, const T* residual,
+                           int N, int C) {
+    for (int64_t i = 0; i < int64_t(N) * C; i++) {
+        const int c = int(i % C);
+        y[i] = x[i] * column_factor(magnitude, inverse, c) + (b ? b[c] : 0) + (residual ? residual[i] : 0);
+    }
+}
+void scale_columns_backward(T* dx, T* dmagnitude, const T* dy, const T* x, const T* magnitude, const float* inverse,
+                            int N, int C) {
+    for (int64_t i = 0; i < int64_t(N) * C; i++) {
+        const int c = int(i % C);
+        if (dmagnitude) dmagnitude[c] += T(inverse[c]) * dy[i] * x[i];
+        dx[i] = dy[i] * column_factor(magnitude, inverse, c);
     }
 }
 void drop_inputs(T* y, const T* x, int64_t n, Dropout drop) { add_scaled(y, nullptr, x, 1, n, drop); }

@@ -107,7 +107,8 @@ TEST_CASE("model on cuda: adapters and frozen tensors like the reference's, and 
     Config some = WINDOWED, biases = SMALL;
     some.trained = {"1.*", "lnf?"};
     biases.trained = {"*b"};
-    for (const Config& c : {adapted(SMALL), adapted(split_config(WINDOWED)), adapted(WINDOWED, 0.2f), some, biases}) {
+    for (const Config& c : {adapted(SMALL), adapted(split_config(WINDOWED)), adapted(WINDOWED, 0.2f),
+                            decomposed(split_config(WINDOWED)), some, biases}) {
         const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
         Model r(reference_ops());
         toy_model(r, c, {RunMode::train, B, S});

@@ -63,6 +63,29 @@ TEST_CASE("linear: zeros outside of an adapter's blocks") {
     });
 }
 
+TEST_CASE("linear: norms of adapted rows") {
+    in_each_order([](auto& op) {
+        EXPECT(check_adapted_row_norms(op, {1, {0, 7}, {0, 3}}, 5));
+        EXPECT(check_adapted_row_norms(op, {2, {0, 1, 2}, {0, 1, 2}}, 64));
+        EXPECT(check_adapted_row_norms(op, {3, {0, 20, 25, 31}, {0, 2, 2, 9}}, 33));    // the second has no adapter
+        EXPECT(check_adapted_row_norms(op, {3, {0, 64, 65, 130}, {0, 16, 17, 48}}, 777));
+    });
+}
+
+TEST_CASE("linear: columns times magnitudes") {
+    in_each_order([](auto& op) {
+        for (int N : {1, 3, 65, 300})
+            for (int C : {1, 7, 64, 200}) {
+                EXPECT(check_scale_columns_forward(op, N, C, true, false, false));
+                EXPECT(check_scale_columns_forward(op, N, C, false, true, true));
+                EXPECT(check_scale_columns_backward(op, N, C, false));
+                EXPECT(check_scale_columns_backward(op, N, C, true));
+            }
+        EXPECT(check_scale_columns_backward(op, 9, 40, false, true));
+        EXPECT(check_scale_columns_backward(op, 8197, 3, true));    // 128 ranges of rows
+    });
+}
+
 TEST_CASE("linear: sums over many rows") {
     in_each_order(TablePart::products, [](auto& op, const TestTable& t) {
         EXPECT(check_linear_backward(op, 33, 1, 40, false, true, t.dtype));

@@ -106,6 +106,55 @@ template <class T, class P> Check check_keep_blocks(const Ops<T, P>& op, RowBloc
     return check;
 }
 
+template <class T, class P> Check check_adapted_row_norms(const Ops<T, P>& op, RowBlocks blocks, int C) {
+    const int OC = blocks.row[blocks.count], R = blocks.col[blocks.count];
+    Check check("adapted_row_norms", {{"C", C}, {"OC", OC}, {"R", R}, {"blocks", blocks.count}});
+    Numbers of_b = random_normal(int64_t(OC) * R, 3);
+    reference_ops().keep_blocks(of_b.data(), blocks, OC, R);
+    Dual<P> w(op, random_normal(int64_t(OC) * C, 1)), a(op, random_normal(int64_t(R) * C, 2)), b(op, of_b);
+    Statistics inverse(op, Numbers(size_t(OC), NAN));
+    both(op, [&](auto& table, auto at) {
+        table.adapted_row_norms(at(inverse), at(w), at(a), at(b), 0.7f, blocks, C, OC, R);
+    });
+    check.expect("inverse", inverse, product_limit<float, float>(Dtype::fp32, C));
+    return check;
+}
+// The inverses of norms, 0 in each seventh column.
+inline Numbers some_inverses(int C) {
+    Numbers inverse = random_normal(C, 4);
+    for (size_t c = 0; c < inverse.size(); c++) inverse[c] = c % 7 == 3 ? 0 : 0.5 + std::abs(inverse[c]);
+    return inverse;
+}
+template <class T, class P>
+Check check_scale_columns_forward(const Ops<T, P>& op, int N, int C, bool bias, bool residual, bool in_place) {
+    Check check("scale_columns_forward", {{"N", N}, {"C", C}, {"in_place", in_place}});
+    Dual<T> x(op, random_normal(int64_t(N) * C, 1)), y(op, int64_t(N) * C), more(op, random_normal(int64_t(N) * C, 2));
+    Dual<P> magnitude(op, random_normal(C, 3)), b(op, random_normal(C, 5));
+    Statistics inverse(op, some_inverses(C));
+    Dual<T>& to = in_place ? x : y;
+    both(op, [&](auto& table, auto at) {
+        table.scale_columns_forward(at(to), at(x), at(magnitude), at(inverse), at(b, bias), at(more, residual), N, C);
+    });
+    check.expect("y", to, 2 * ROUNDING<T>);
+    return check;
+}
+// If in_place, dx is x.
+template <class T, class P>
+Check check_scale_columns_backward(const Ops<T, P>& op, int N, int C, bool in_place, bool frozen = false) {
+    Check check("scale_columns_backward", {{"N", N}, {"C", C}, {"in_place", in_place}});
+    Dual<T> dy(op, random_normal(int64_t(N) * C, 1)), x(op, random_normal(int64_t(N) * C, 2)), dx(op, x.size());
+    Dual<P> magnitude(op, random_normal(C, 3));
+    Statistics inverse(op, some_inverses(C));
+    Dual<Grad<P>> dmagnitude(op, start_sums(C, 5, N));
+    Dual<T>& to = in_place ? x : dx;
+    both(op, [&](auto& table, auto at) {
+        table.scale_columns_backward(at(to), at(dmagnitude, !frozen), at(dy), at(x), at(magnitude), at(inverse), N, C);
+    });
+    check.expect("dx", to, ROUNDING<T>);
+    check.expect("dmagnitude", dmagnitude, product_limit<Grad<P>, T>(Dtype::fp32, N));
+    return check;
+}
+
 // Returns the limit of a product fused with GELU or its derivative. cuBLASLt does not document the
 // accuracy of its tanh; users have found its GELU a little less exact than a plain one (llm.c, pull
 // request 653). Float outputs may therefore have errors up to 1e-5. The CPU's fused GELU is
