@@ -132,8 +132,6 @@ TEST_CASE("objective: the cpu tables agree with the reference") {
 TEST_CASE("objective: documents in one sequence have the losses that each has alone") {
     const int S = 24;
     for (const Kind& kind : kind_configs({.V = 13, .T = S, .L = 2, .NH = 2, .C = 16, .F = 24})) {
-        // Learned and sinusoidal positions count from the sequence's start, not the document's.
-        if (kind.c.position == Position::learned || kind.c.position == Position::sinusoidal) continue;
         for (MaskKind mask_kind : {MaskKind::causal, MaskKind::all}) {
             const Config c = mask_kind == MaskKind::all ? seeing(kind.c, mask_kind) : kind.c;
             if (mask_kind == MaskKind::all && (c.position == Position::alibi || c.linear != LinearAttention::none))
