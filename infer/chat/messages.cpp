@@ -52,7 +52,7 @@ Result<ChatMessage> message_of(const ordered_json& m, const std::string& at) {
     const auto content = m.find("content");
     if (content != m.end() && content->is_array()) TRY(read_parts(*content, at, &message));
     else if (!message.calls || f.has("content")) TRY(f.get("content", &message.content));
-    else if (content != m.end()) more["content"] = nullptr;
+    else if (content != m.end() && !f.has("function_call")) more["content"] = nullptr;
     for (auto& [key, value] : m.items())
         if (key == "function_call" && !value.is_null())    // OpenAI's older form of a call
             more["tool_calls"] = ordered_json::array({{{"type", "function"}, {"function", value}}});
