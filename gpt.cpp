@@ -124,7 +124,8 @@ void Gpt::embed_forward(const KvCache* cache) {
     // x = dropout(norm(scale * (wte[token] + positions))); most models have no norm here.
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
     Activation* x = c.embed_norm ? embedded : a[0].x;
-    op.embedding_forward(x, cache ? cache->tok : batch.tok(), w.wte, positions, B, S, C, cache ? cache->pos : nullptr);
+    op.embedding_forward(x, cache ? cache->tok : batch.tok(), w.wte, positions, B, S, C,
+                         cache ? cache->pos : text_positions());
     scale_and_drop(op, x, c.embed_scale, int64_t(N) * C, {});
     if (c.embed_norm) op.stream_norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), N, C);
     scale_and_drop(op, a[0].x, 1, int64_t(N) * C, dropout(DropoutSite::embeddings));
@@ -396,6 +397,6 @@ void Gpt::embed_backward() {
     }
     scale_and_drop(op, d, c.embed_scale, n, {});
     Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * C) : nullptr;
-    op.embedding_backward(dw.wte, dwpe, d, batch.tok(), B, S, C, c.V);
+    op.embedding_backward(dw.wte, dwpe, d, batch.tok(), B, S, C, c.V, text_positions());
     relative_bias_backward(op, dw.relw, dbias, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
 }

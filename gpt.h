@@ -125,6 +125,7 @@ struct Gpt {
     // it is the index of the first sequence instead.
     Dropout site_dropout(float rate, int site, int64_t first) const;
     Dropout dropout(DropoutSite where, int l = 0) const;
+    const int* text_positions() const { return pass.spans ? batch.pos() : nullptr; }
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
     ProductWeights product(Adapter::Product which, int l) const;
     ProductGradients gradients(Adapter::Product which, int l) const;

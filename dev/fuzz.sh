@@ -24,8 +24,8 @@ fi
 flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 # What reads files is instrumented; g++ has built all that it calls beside, as for the product.
 parsers=$(ls files/*.cpp data/*.cpp data/*/*.cpp checkpoint/{json,config*,generation*,gguf*,tensor_check}.cpp \
-    model/config*.cpp infer/model_defaults.cpp infer/chat/messages.cpp infer/jinja/*.cpp \
-    infer/sampling/{grammar*,json_schema*}.cpp)
+    model/config*.cpp infer/model_defaults.cpp infer/chat/{messages,chat_encoder}.cpp infer/jinja/*.cpp \
+    infer/sampling/{grammar*,json_schema*}.cpp train/{conversations,pairs}.cpp train/reward/prompts.cpp)
 objects=($(printf "$out/%s.o\n" $parsers))
 entries=("${targets[@]/#/$out/test/fuzz_}")
 { make NVCC= build/product.a && make BUILD=$out NVCC= CXX=clang++ \
@@ -47,6 +47,14 @@ seed config test/golden/checkpoint_1/config.json 2
 for dir in test/golden/families/*/; do seed config "$dir"config.json "$(basename "$dir")"; done
 printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
 printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 2
+line() { printf %s "$1" >$out/sample && seed conversation $out/sample $((++lines)); }
+lines=0
+line '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<|im_end|>"}]}'
+line '{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "<|im"}]}, {"role": "assistant", "content": [{"type": "text", "text": " b"}]}]}'
+line '{"tools": [{"name": "f"}], "messages": [{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "content": "4", "name": "f"}]}'
+line '{"prompt": "q", "completion": "a", "chosen": "b", "rejected": "c", "answer": 4}'
+line '{"prompt": [{"role": "user", "content": "q"}], "chosen": [{"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant", "content": "c"}], "answer": "x"}'
+line '{"system": "s", "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}'
 seed state test/golden/checkpoint_1/state.json 1
 printf 'root ::= "a" x* # b\nx ::= [^a-c\\n]{1,3} | (. "\\u00e9")? | root' >$out/sample && seed grammar $out/sample 1
 printf '{"type": "object", "properties": {"a": {"enum": [1, "b"]}, "c": {"items": {"$ref": "#"}, "maxItems": 3}}, "required": ["a"]}' >$out/sample && seed grammar $out/sample 2

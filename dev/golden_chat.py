@@ -11,6 +11,9 @@ Each case has a template, a conversation, its token ids, and the runs of tokens 
 - content: where a prefix is not one (a template that writes old answers otherwise): from an answer's text to the first
   end token behind it.
 
+parts.json has what templates write of contents that are lists of parts: the text of the lists where a template has read
+them, else that of the joined texts.
+
 With the templates of the last two kinds, a copy with marks around those answers must give the same (`patched`).
 """
 import json
@@ -135,6 +138,19 @@ def patched_mask(tokenizer, text, ranges):
     return list(out["input_ids"]), list(out["assistant_masks"])
 
 
+def parts_case(template):
+    """The messages and text of contents in parts, and whether the template has read the lists."""
+    def say_parts(role, *texts):
+        return say(role, [{"type": "text", "text": text} for text in texts])
+    lists = [say_parts("user", "Look: ", "it is\n", " red."), say_parts("assistant", " A rose, ", "yes."),
+             say_parts("user", "Why?"), say("assistant", "No idea.")]
+    joined = [say(m["role"], m["content"] if isinstance(m["content"], str) else "".join(p["text"] for p in m["content"]))
+              for m in lists]
+    text, whole = rendered(template, lists, False), rendered(template, joined, False)
+    reads = text is not None and "'type'" not in text and '"type"' not in text and "rose" in text
+    return lists, text if reads else whole, reads and text != whole
+
+
 def main():
     OUT.mkdir(exist_ok=True)
     chat_template_utils.datetime = Clock
@@ -168,6 +184,13 @@ def main():
     rows = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
     (OUT / "masks.json").write_text("[\n" + rows + "\n]\n")
     (OUT / "conversations.json").write_text(json.dumps(conversations(), ensure_ascii=False, indent=1) + "\n")
+    texts = []
+    for path in sorted((TEST / "templates").glob("*.jinja")):
+        messages, text, reads = parts_case(path.read_text())
+        if text is not None:
+            texts.append([path.stem, text, reads])
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in [messages] + texts)
+    (OUT / "parts.json").write_text("[\n" + rows + "\n]\n")
     kinds = {kind: sum(case[3] == kind for case in cases) for kind in ("marks", "prefixes", "content")}
     print(f"{len(cases)} cases ({kinds}), {skipped} that a template refuses or writes otherwise")
 

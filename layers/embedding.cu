@@ -6,12 +6,12 @@
 // own wait are then complete.
 //
 // Backward: dwte and dwpe are one kind of sum, over rows of dx that share a key: the token or the
-// position. Atomics would add in any order, so the positions are sorted by key first: a division
-// for wpe, a radix sort for wte. The sorted list is cut into at most PIECES pieces of equal length,
-// so a frequent token costs no more than a rare one. Rows of equal keys form a run. A piece adds a
-// run within it directly to the gradient. For a run that crosses its ends it writes a partial sum,
-// and the piece where the run begins adds the partial sums in order. The order of every sum depends
-// only on the tokens and N: the bits are reproducible.
+// position. Atomics would add in any order, so the positions are sorted by key first: a radix sort,
+// or a division for wpe if each sequence is one text. The sorted list is cut into at most PIECES
+// pieces of equal length, so a frequent token costs no more than a rare one. Rows of equal keys
+// form a run. A piece adds a run within it directly to the gradient. For a run that crosses its
+// ends it writes a partial sum, and the piece where the run begins adds the partial sums in order.
+// The order of every sum depends only on the tokens and N: the bits are reproducible.
 //
 // Bound by memory: dx is read once for each table, 2 C elements per position; the gradients' rows
 // are read and written once, 8 C bytes for each token and position that occurs. The sort moves 20
@@ -49,9 +49,9 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
     else launch(embed<T, 1>, grid, x, tok, wte, wpe, N, S, C, pos);
 }
 
-// ---- positions sorted by token ------------------------------------------------------------------
+// ---- positions sorted by key ------------------------------------------------------------------
 
-// Radix sort of the positions, least significant digit first, 8 bits of their tokens per pass. A
+// Radix sort of the positions, least significant digit first, 8 bits of their keys per pass. A
 // block sorts a tile, each warp an eighth of it. digit_offset(digit, tile): target index of the
 // tile's first position with that digit.
 constexpr int BITS = 8, DIGITS = 1 << BITS, WARPS = DIGITS / 32, ROUNDS = 8, TILE = WARPS * 32 * ROUNDS;
@@ -59,16 +59,16 @@ static_assert(DIGITS == EmbeddingScratch::DIGITS && TILE == EmbeddingScratch::TI
 
 // The i-th position in the order so far; order null: 0, 1, 2, ...
 __device__ inline int position(const int* order, int i) { return order ? order[i] : i; }
-__device__ inline int digit_of(const int* tok, int n, int shift) { return tok[n] >> shift & (DIGITS - 1); }
+__device__ inline int digit_of(const int* keys, int n, int shift) { return keys[n] >> shift & (DIGITS - 1); }
 
 // digit_offset (DIGITS, tiles) = number of the tile's positions with the digit.
-__global__ void count_digits(int* digit_offset, const int* order, const int* tok, int shift, int N) {
+__global__ void count_digits(int* digit_offset, const int* order, const int* keys, int shift, int N) {
     SHARED(int[DIGITS], count);
     count[threadIdx.x] = 0;
     __syncthreads();
     for (int r = 0; r < ROUNDS; r++) {
         const int i = blockIdx.x * TILE + r * DIGITS + threadIdx.x;
-        if (i < N) atomicAdd(&count[digit_of(tok, position(order, i), shift)], 1);
+        if (i < N) atomicAdd(&count[digit_of(keys, position(order, i), shift)], 1);
     }
     __syncthreads();
     digit_offset[int64_t(threadIdx.x) * gridDim.x + blockIdx.x] = count[threadIdx.x];
@@ -111,7 +111,7 @@ __device__ inline unsigned peers_of(int digit, bool used) {
 
 // Sorts the tile: writes each position to `to`, behind the earlier ones with its digit.
 __global__ void __launch_bounds__(DIGITS)
-    scatter(int* to, const int* digit_offset, const int* order, const int* tok, int shift, int N) {
+    scatter(int* to, const int* digit_offset, const int* order, const int* keys, int shift, int N) {
     SHARED(int[WARPS][DIGITS], at);    // per warp and digit: counts, then target indices
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int first = blockIdx.x * TILE + warp * 32 * ROUNDS + lane;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(DIGITS)
     for (int r = 0; r < ROUNDS; r++) {
         const bool used = first + 32 * r < N;
         n[r] = used ? position(order, first + 32 * r) : 0;
-        digit[r] = used ? digit_of(tok, n[r], shift) : 0;
+        digit[r] = used ? digit_of(keys, n[r], shift) : 0;
     }
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
@@ -147,16 +147,16 @@ __global__ void __launch_bounds__(DIGITS)
         if (first + 32 * r < N) to[at[warp][digit[r]] + rank[r]] = n[r];
 }
 
-// Returns the positions sorted by token, equal tokens by position. Scratch: a (N), b (N),
+// Returns the positions sorted by key, equal tokens by position. Scratch: a (N), b (N),
 // digit_offset (DIGITS,tiles).
-const int* sort_positions(int* a, int* b, int* digit_offset, const int* tok, int N, int V) {
+const int* sort_positions(int* a, int* b, int* digit_offset, const int* keys, int N, int V) {
     const unsigned tiles = unsigned(ceil_div(N, TILE));
     const int* order = nullptr;
     for (int shift = 0; shift == 0 || (shift < 31 && (V - 1) >> shift); shift += BITS) {
         int* to = order == a ? b : a;
-        launch(count_digits, {tiles, DIGITS}, digit_offset, order, tok, shift, N);
+        launch(count_digits, {tiles, DIGITS}, digit_offset, order, keys, shift, N);
         launch(exclusive_sum, {1, SCAN_THREADS}, digit_offset, DIGITS * int(tiles));
-        launch(scatter, {tiles, DIGITS}, to, digit_offset, order, tok, shift, N);
+        launch(scatter, {tiles, DIGITS}, to, digit_offset, order, keys, shift, N);
         order = to;
     }
     return order;
@@ -165,10 +165,10 @@ const int* sort_positions(int* a, int* b, int* digit_offset, const int* tok, int
 // ---- sums of rows with equal keys ---------------------------------------------------------------
 
 // The i-th row of dx in sorted order, and its key: its row in the gradient.
-struct ByToken {
-    const int *order, *tok;
+struct ByKey {
+    const int *order, *keys;
     __device__ int row(int i) const { return order[i]; }
-    __device__ int key(int i) const { return tok[order[i]]; }
+    __device__ int key(int i) const { return keys[order[i]]; }
 };
 struct ByPosition {
     int B, S;
@@ -268,8 +268,8 @@ template <class T, int W, class Rows> void add_rows(float* dw, float* partial, c
     launch(join_pieces<G, Rows>, grid(G), dw, heads, tails, rows, length, N, C);
 }
 
-template <class T>
-void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* tok, int B, int S, int C, int V) {
+template <class T> void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* tok, int B, int S,
+                                           int C, int V, const int* pos) {
     const int N = B * S;
     const EmbeddingScratch parts(N, C);
     char* scratch = static_cast<char*>(cuda_scratch(parts.bytes()));
@@ -280,8 +280,9 @@ void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* to
         if (rows_align<T>(C)) add_rows<T, VEC<T>>(dw, partial, dx, rows, N, C);
         else add_rows<T, 1>(dw, partial, dx, rows, N, C);
     };
-    if (dwte) add(dwte, ByToken{sort_positions(a, b, digit_offset, tok, N, V), tok});
-    if (dwpe) add(dwpe, ByPosition{B, S});
+    if (dwte) add(dwte, ByKey{sort_positions(a, b, digit_offset, tok, N, V), tok});
+    if (dwpe && pos) add(dwpe, ByKey{sort_positions(a, b, digit_offset, pos, N, S), pos});
+    else if (dwpe) add(dwpe, ByPosition{B, S});
 }
 
 const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {

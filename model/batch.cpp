@@ -31,6 +31,7 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
         if (spans) {
             std::copy_n(spans->keys.begin(), N, reinterpret_cast<Span*>(&to[2 * most]));
             std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most]));
+            for (int n = 0; n < int(N); n++) to[6 * most + n] = n % S - spans->keys[size_t(n)].from;
         }
     }
     op.upload_async(staged, host.data(), int_bytes(count));

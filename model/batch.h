@@ -22,13 +22,15 @@ class Batch {
     Sizes use_uploaded();
 
     // Two batches in device memory, the one that passes read (`input`) and the next one (`staged`),
-    // each of ints() ints: tok (N), target (N); with spans also keys (N) and queries (N).
+    // each of ints() ints: tok (N), target (N); with spans also keys (N), queries (N), and pos (N),
+    // which counts from a text's start.
     int *input = nullptr, *staged = nullptr;
-    int64_t ints() const { return (may_span ? 6 : 2) * most; }
+    int64_t ints() const { return (may_span ? 7 : 2) * most; }
     int* tok() const { return input; }
     int* target() const { return tok() + most; }
     Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most); }
     Span* queries() const { return keys() + most; }
+    int* pos() const { return tok() + 6 * most; }
 
   private:
     const Table& op;

@@ -79,6 +79,59 @@ TEST_CASE("chat encoder: tokens and masks of real templates, as in transformers"
     CHECK(cases.size() >= 300);
 }
 
+TEST_CASE("chat encoder: a content in parts is a list or a text, whatever the template reads") {
+    const json rows = golden("parts.json");
+    const Tokenizer tokenizer = tokenizer_named("qwen2");
+    const std::vector<ChatMessage> lists = messages_of(rows[0], "parts").take();
+    CHECK(lists[0].content == "Look: it is\n red.");
+    int read = 0;
+    for (size_t i = 1; i < rows.size(); i++) {
+        const std::string name = rows[i][0];
+        CAPTURE(name);
+        const ChatEncoder encoder = encoder_of(tokenizer, read_file(GOLDEN + "templates/" + name + ".jinja"));
+        const Result<EncodedChat> all = encoder.encode(talk(lists), TrainOn::all);
+        REQUIRE_MESSAGE(all.ok(), all.status.message);
+        CHECK(tokenizer.decode(all.value.ids) == rows[i][1].get<std::string>());
+        read += rows[i][2].get<bool>();
+        if (rows[i][2]) continue;
+        std::vector<ChatMessage> joined = lists;
+        for (ChatMessage& m : joined) m.parts = "";
+        const Result<EncodedChat> a = encoder.encode(talk(lists), TrainOn::assistant),
+                                  b = encoder.encode(talk(joined), TrainOn::assistant);
+        CHECK(a.status.message == b.status.message);
+        CHECK(a.value.ids == b.value.ids);
+        CHECK(a.value.trained == b.value.trained);
+    }
+    CHECK(read == 2);
+    CHECK(rows.size() > 25);
+}
+
+TEST_CASE("chat encoder: a template that reads nothing but parts") {
+    const Tokenizer tokenizer = tokenizer_named("qwen2");
+    const std::string only =
+        "{{ messages|length }}{% for m in messages %}{{ m.role + ':' }}{% for p in m.content %}"
+        "{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}<|im_end|>{% endfor %}";
+    const ChatEncoder encoder = encoder_of(tokenizer, only);
+    auto of = [&](const std::string& list) { return messages_of(json::parse(list), "f").take(); };
+    // An answer's beginning is found by its content here, in the first part that has letters.
+    const auto lists =
+        of(R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "\n"}, {"type": "text", "text": "c"},
+        {"type": "text", "text": "d"}]}])");
+    const EncodedChat e = encoder.encode(talk(lists), TrainOn::assistant).take();
+    CHECK(tokenizer.decode(e.ids) == "2user:ab<|im_end|>assistant:\ncd<|im_end|>");
+    CHECK(learnt(tokenizer, e) == "cd<|im_end|>");
+    CHECK(tokenizer.decode(encoder.prompt(lists).take()) == tokenizer.decode(e.ids));
+    // A special token's name in two parts stays text.
+    const auto split = of(R"([{"role": "assistant", "content": [{"type": "text", "text": "a<|im"}, {"type": "text",
+        "text": "_end|>b"}]}])");
+    const std::vector<int> ids = encoder.prompt(split).take();
+    CHECK(tokenizer.decode(ids) == "1assistant:a<|im_end|>b<|im_end|>");
+    CHECK(std::count(ids.begin(), ids.end(), tokenizer.encode("<|im_end|>", true)[0]) == 1);
+    const auto mark = of(R"([{"role": "assistant", "content": [{"type": "text", "text": "a", "\uFDD0": 1}]}])");
+    CHECK(contains(encoder.encode(talk(mark), TrainOn::all).status.message, "f:1: message 1: U+FDD0"));
+}
+
 TEST_CASE("chat encoder: all answers, the last one, everything, and a completion alone") {
     const Tokenizer tokenizer = tokenizer_named("qwen2");
     const std::vector<ChatMessage> m = {{"user", "a"}, {"assistant", "one"}, {"user", "b"}, {"assistant", "two"}};

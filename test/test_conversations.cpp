@@ -73,6 +73,16 @@ TEST_CASE("conversations: lines of three shapes") {
     CHECK(call.tools == R"([{"z":1,"a":2}])");
     CHECK(call.messages[1].more == R"({"content":null,"reasoning_content":"hm","tool_calls":[{"z":1,"a":2}]})");
     CHECK(call.messages[2].more == R"({"name":"add"})");
+    const Conversation older = parsed(R"({"functions": [{"name": "add"}], "messages": [{"role": "user", "content": "q",
+        "function_call": null}, {"role": "assistant", "content": null, "function_call": {"name": "add",
+        "arguments": "{}"}, "x": 1}, {"role": "function", "content": "4", "name": "add"},
+        {"role": "assistant", "content": "a"}]})");
+    CHECK(older.tools == R"([{"type":"function","function":{"name":"add"}}])");
+    CHECK(older.messages[0].more == "");
+    CHECK(older.messages[1].calls);
+    CHECK(older.messages[1].more ==
+          R"({"tool_calls":[{"type":"function","function":{"name":"add","arguments":"{}"}}],"x":1})");
+    CHECK(older.messages[2] == ChatMessage{"tool", "4", R"({"name":"add"})"});
     // Exports write null for absent fields. So null, or an empty list of calls, counts as absent.
     const Conversation nulls =
         parsed(R"({"tools": [], "messages": [{"role": "user", "content": "q", "tool_calls": null},
@@ -80,6 +90,13 @@ TEST_CASE("conversations: lines of three shapes") {
     CHECK(nulls.tools == "");
     CHECK(nulls.messages[0].more == "");
     CHECK(!nulls.messages[1].calls);
+    const Conversation parts =
+        parsed(R"({"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type":
+        "text", "text": "b", "x": 1}]}],
+        "completion": [{"role": "assistant", "content": [{"type": "text", "text": "c"}]}]})");
+    CHECK(parts.messages[0].content == "ab");
+    CHECK(parts.messages[0].parts == R"([{"type":"text","text":"a"},{"type":"text","text":"b","x":1}])");
+    CHECK(messages_parse(messages_text(parts.messages), "again").value == parts.messages);
     const Conversation system = parsed(R"({"system": "s", "conversations": [{"from": "human", "value": "q"},
         {"from": "gpt", "value": "a"}]})");
     CHECK(system.messages == std::vector<ChatMessage>{{"system", "s"}, plain[0], plain[1]});
@@ -96,6 +113,18 @@ TEST_CASE("conversations: an error names the line and the field") {
           "message 1: content: expected a string, found nothing");
     CHECK(error_of(messages(R"({"role": "user", "content": 3}, )" + answer)) ==
           "message 1: content: expected a string, found 3");
+    auto parts = [&](const std::string& list) {
+        return error_of(messages(R"({"role": "user", "content": )" + list + "}, " + answer));
+    };
+    CHECK(parts(R"([{"type": "text", "text": "a"}])") == "");
+    CHECK(parts(R"([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}])") ==
+          "message 1: content: part 2: type: expected \"text\", as models read nothing else, found \"image_url\"");
+    CHECK(parts(R"(["a"])") == "message 1: content: part 1: expected an object");
+    CHECK(parts(R"([{"text": "a"}])") == "message 1: content: part 1: type: expected a string, found nothing");
+    CHECK(parts(R"([{"type": "text"}])") == "message 1: content: part 1: text: expected a string, found nothing");
+    CHECK(parts(R"({"type": "text", "text": "a"})").starts_with("message 1: content: expected a string, found {"));
+    CHECK(error_of(messages(user + R"(, {"role": "assistant", "content": [{"type": "text", "text": " "}]})")) ==
+          "message 2: content: expected an answer, found none");
     CHECK(error_of(messages(user + R"(, {"role": "assistant", "content": " \n"})")) ==
           "message 2: content: expected an answer, found none");
     CHECK(error_of(messages(user + R"(, {"role": "assistant", "content": null})")) ==
@@ -112,6 +141,11 @@ TEST_CASE("conversations: an error names the line and the field") {
     CHECK(contains(error_of(R"({"messages": 3})"), "expected a list of messages"));
     CHECK(error_of(messages(R"({"role": "user", "content": "q", "tool_calls": []}, )" + answer)) ==
           "message 1: tool_calls: expected a list, in an assistant's message");
+    for (const char* wrong : {R"("role": "user", "function_call": {})", R"("role": "assistant", "function_call": [])",
+                              R"("role": "assistant", "function_call": {}, "tool_calls": [{}])"})
+        CHECK(error_of(messages("{" + std::string(wrong) + R"(, "content": "q"}, )" + answer)) ==
+              "message 1: function_call: expected an object, in an assistant's message without tool_calls");
+    CHECK(error_of("{\"messages\": [], \"functions\": 3}") == "functions: expected a list");
     CHECK(error_of(messages(user + R"(, {"role": "assistant", "content": "a", "reasoning_content": 1})")) ==
           "message 2: reasoning_content: expected a string, found 1");
     CHECK(error_of(R"({"prompt": "q"})") == "completion: expected a string, found nothing");
@@ -141,10 +175,12 @@ TEST_CASE("conversations: of a file with errors the first one is told, with its 
     CHECK_MESSAGE(contains(error.message, "expected conversations, found 0 lines"), error.message);
     const std::string call = R"({"role": "assistant", "content": "a", "tool_calls": [{}]})";
     read("{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, " + call + "]}", {.S = 64}, &error);
-    CHECK_MESSAGE(contains(error.message, "c.jsonl:1: message 2: tool_calls: the chat template writes none"),
-                  error.message);
+    CHECK_MESSAGE(
+        contains(error.message, "c.jsonl:1: message 2: tool_calls or function_call: the chat template writes none"),
+        error.message);
     read(R"({"prompt": "q", "completion": "a", "tools": [{}]})", {.S = 64}, &error);
-    CHECK_MESSAGE(contains(error.message, "c.jsonl:1: tools: the chat template writes none"), error.message);
+    CHECK_MESSAGE(contains(error.message, "c.jsonl:1: tools or functions: the chat template writes none"),
+                  error.message);
 }
 
 TEST_CASE("conversations: best fit is what its rule says, and no item is lost") {

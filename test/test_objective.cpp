@@ -106,13 +106,18 @@ TEST_CASE("objective: what is drawn follows from the seed and the sequence's num
 }
 
 TEST_CASE("objective: gradients with documents, prefixes and masked tokens equal central differences") {
+    auto cut = [](MaskKind mask_kind = MaskKind::causal) {
+        Objective o = documents(mask_kind);
+        o.begin = 0;    // the toy tokens have some, and no 2
+        return o;
+    };
     const Config windowed = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5, .window = 3};
-    check_gradients(windowed, documents());
+    check_gradients(windowed, cut());
     for (Config base : {TOY, windowed}) {
-        check_gradients(seeing(base, MaskKind::causal), documents());
+        check_gradients(seeing(base, MaskKind::causal), cut());
         check_gradients(seeing(base, MaskKind::prefix), toy_objective(MaskKind::prefix));
         check_gradients(seeing(base, MaskKind::all), toy_objective(MaskKind::all));
-        check_gradients(seeing(base, MaskKind::all), documents(MaskKind::all));
+        check_gradients(seeing(base, MaskKind::all), cut(MaskKind::all));
     }
 }
 
@@ -132,8 +137,6 @@ TEST_CASE("objective: the cpu tables agree with the reference") {
 TEST_CASE("objective: documents in one sequence have the losses that each has alone") {
     const int S = 24;
     for (const Kind& kind : kind_configs({.V = 13, .T = S, .L = 2, .NH = 2, .C = 16, .F = 24})) {
-        // Learned and sinusoidal positions count from the sequence's start, not the document's.
-        if (kind.c.position == Position::learned || kind.c.position == Position::sinusoidal) continue;
         for (MaskKind mask_kind : {MaskKind::causal, MaskKind::all}) {
             const Config c = mask_kind == MaskKind::all ? seeing(kind.c, mask_kind) : kind.c;
             if (mask_kind == MaskKind::all && (c.position == Position::alibi || c.linear != LinearAttention::none))

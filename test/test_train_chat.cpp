@@ -123,9 +123,21 @@ TEST_CASE("train chat: packed conversations have the losses that they have apart
     toy.same_losses("apart", "packed", 1e-5);    // also the validation's
 }
 
+TEST_CASE("train chat: positions of a table begin anew in each packed conversation") {
+    ChatToy toy;
+    for (const std::string position : {"learned", "sinusoidal"}) {
+        const Words more = {"--position", position, "--seq-len",  "240",
+                            "--context",  "240",    "--chat-val", toy.dir + "/five.jsonl"};
+        must(ChatToy::changed(toy.command("apart" + position, more), {"--total-batch", "1200"}));
+        must(ChatToy::changed(toy.command("packed" + position, more), {"--seq-len", "240", "--batch", "2", "--pack"}));
+        CHECK(toy.losses("packed" + position, "\"tokens\":").back() == 12 * 480);
+        toy.same_losses("apart" + position, "packed" + position, 1e-4);
+    }
+}
+
 TEST_CASE("train chat: five answers are learnt by heart, and the run talks with its own template") {
     ChatToy toy;
-    for (const Words& more : std::vector<Words>{{}, {"--position", "rope", "--batch", "2", "--pack"}}) {
+    for (const Words& more : std::vector<Words>{{}, {"--batch", "2", "--pack"}}) {
         const std::string out = more.empty() ? "heart" : "packed";
         must(ChatToy::changed(toy.command(out, {"--lr", "5e-3", "--steps", "200"}), more));
         CHECK(toy.losses(out).back() < 0.01);
@@ -204,6 +216,12 @@ TEST_CASE("train chat: the preview brackets what is learnt, counts, and trains n
     CHECK(contains(must(command, 3, "as no token is learnt").err, "5 conversations cut"));
     must(toy.command("none", {"--dry-run", "--pack"}), 0, "objective     causal, on answers, conversations apart\n");
     CHECK(contains(must(toy.command("none", {"--dry-run"})).out, " tokens in 5 conversations, "));
+    // Sequences that are computed whole, and are mostly padding, are told.
+    const Words wide = {"--dry-run", "--seq-len", "500"}, drops = with(wide, {"--dropout", "0.1"});
+    const std::string note = "500 positions are computed, and 10 % of them have tokens: with experts or dropout no";
+    CHECK(!contains(must(toy.command("none", wide)).err, "positions are computed"));
+    CHECK_MESSAGE(contains(must(toy.command("none", drops)).err, note), must(toy.command("none", drops)).err);
+    CHECK(!contains(must(toy.command("none", with(drops, {"--pack"}))).err, "positions are computed"));
     // Without a length, samples are as long as the longest conversation, in whole 16 tokens.
     for (const bool pack : {false, true}) {
         const std::string plan = must(toy.command("none", pack ? Words{"--seq-len", "0", "--dry-run", "--pack"}

@@ -26,10 +26,6 @@ Status Trainer::choose_chat_template() {
         return fail(Exit::usage,
                     "--pack: the model has layers without softmax, whose state would pass from one conversation to the "
                     "next; leave it out");
-    if (o.pack && (config.position == Position::learned || config.position == Position::sinusoidal))
-        progress.note(
-            "note: --pack: the model's positions are a table, in which only a sequence's first conversation begins "
-            "at 0, as each does in chat; without --pack all do");
     const std::string kept = tokenizer.vocabulary().chat_template;
     const std::string named = resuming && !kept.empty() ? "" : o.chat_template;
     if (named.empty() && kept.empty())
@@ -65,6 +61,15 @@ Result<std::shared_ptr<LineSource>> Trainer::read_conversations(const std::strin
                                          .vocab = config.V,
                                          .pad = std::max(0, tokenizer.vocabulary().pad)};
     return std::shared_ptr<LineSource>(TRY(Conversations::read(options, *chat_encoder)));
+}
+
+void Trainer::note_padding() {
+    const double filled = static_cast<const Conversations&>(*source).filled();
+    if (filled >= 0.5) return;
+    progress.note(
+        formatted("note: --chat: all of a sequence's %d positions are computed, and %.0f %% of them have "
+                  "tokens: %s no batch is cut; --pack fills more",
+                  o.seq_len, 100 * filled, device.gpu ? "on a GPU" : "with experts or dropout"));
 }
 
 // Returns the text of some tokens, with what is learnt in colour or in brackets.

@@ -75,10 +75,15 @@ Status check_conversation(const Conversation& c) {
 }
 
 Result<std::string> tools_of(const ordered_json& line, const std::string& where) {
-    const auto tools = line.find("tools");
-    if (tools == line.end() || tools->is_null()) return std::string();
-    if (!tools->is_array()) return fail(Exit::input, "%s: tools: expected a list", where.c_str());
-    return tools->empty() ? std::string() : tools->dump();
+    ordered_json all = ordered_json::array();
+    for (const std::string name : {"tools", "functions"}) {
+        const auto tools = line.find(name);
+        if (tools == line.end() || tools->is_null()) continue;
+        if (!tools->is_array()) return fail(Exit::input, "%s: %s: expected a list", where.c_str(), name.c_str());
+        for (const ordered_json& tool : *tools)
+            all.push_back(name == "tools" ? tool : ordered_json{{"type", "function"}, {"function", tool}});
+    }
+    return all.empty() ? std::string() : all.dump();
 }
 
 Result<Conversation> conversation_parse(std::string_view line, const std::string& where) {
@@ -118,16 +123,17 @@ Result<Conversation> conversation_parse(std::string_view line, const std::string
 Result<EncodedChat> conversation_encode(const ChatEncoder& encoder, const Conversation& c, TrainOn train_on) {
     if (!c.tools.empty() && !encoder.writes("tools"))
         return fail(Exit::input,
-                    "%s: tools: the chat template writes none; give --chat-template one that does, or take the "
-                    "field out",
+                    "%s: tools or functions: the chat template writes none; give --chat-template one that does, or "
+                    "take the field out",
                     c.where.c_str());
     const bool calls = encoder.writes("tool_calls");
     for (size_t k = 0; k < c.messages.size() && !calls; k++)
         if (c.messages[k].calls)
-            return fail(Exit::input,
-                        "%s: message %zu: tool_calls: the chat template writes none; give --chat-template one "
-                        "that does",
-                        c.where.c_str(), k + 1);
+            return fail(
+                Exit::input,
+                "%s: message %zu: tool_calls or function_call: the chat template writes none; give --chat-template one "
+                "that does",
+                c.where.c_str(), k + 1);
     return encoder.encode(c, train_on);
 }
 

@@ -5,7 +5,8 @@
 //   {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}    OpenAI's
 //   {"prompt": "..." or messages, "completion": "..." or messages}             TRL's
 //   {"conversations": [{"from": "human", "value": "..."}, ...], "system": ""}  ShareGPT's
-// Other fields of the object are ignored. infer/chat/chat_encoder.h says which tokens are learnt.
+// OpenAI's older "functions" are tools, too. Other fields of the object are ignored.
+// infer/chat/chat_encoder.h says which tokens are learnt.
 #pragma once
 #include <memory>
 

@@ -175,6 +175,7 @@ struct Trainer {
     Status check_chat_model() const;
     Status choose_chat_template();
     Result<std::shared_ptr<LineSource>> read_conversations(const std::string& pattern, const std::string& flag);
+    void note_padding();    // where a batch is not cut behind its last target
     std::string preview_text(const EncodedChat& e) const;
     Status preview_conversations() const;
     Status choose_preference();

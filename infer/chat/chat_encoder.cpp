@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/console.h"
+#include "infer/jinja/value.h"
 
 using nlohmann::ordered_json;
 
@@ -75,8 +76,12 @@ std::string ChatEncoder::marked(const std::string& text) const {
     return out.append(text, from);
 }
 
-Result<ChatEncoder::Rendered> ChatEncoder::render(const std::vector<ChatMessage>& messages, const std::string& tools,
-                                                  bool prompts) const {
+struct ChatEncoder::Values {
+    jinja::Items messages;
+    jinja::Value tools = jinja::Value(jinja::Kind::none);
+};
+Result<ChatEncoder::Values> ChatEncoder::values(const std::vector<ChatMessage>& messages,
+                                                const std::string& tools) const {
     auto ordinary = [&](const std::string& text) { return marked(text); };
     ordered_json list = messages_json(messages);
     for (ordered_json& message : list) {
@@ -85,14 +90,33 @@ Result<ChatEncoder::Rendered> ChatEncoder::render(const std::vector<ChatMessage>
         message["role"] = role;
         add_reasoning_names(message);
     }
-    ordered_json context = {
-        {"messages", std::move(list)}, {"add_generation_prompt", prompts}, {"tools", nullptr}, {"documents", nullptr}};
-    if (!tools.empty()) context["tools"] = each_string(ordered_json::parse(tools), ordinary);
-    if (!bos.empty()) context["bos_token"] = bos;
-    if (!eos.empty()) context["eos_token"] = eos;
+    Values v;
+    jinja::Value all;
+    TRY(ChatTemplate::convert(list, &all));
+    v.messages = all.items();
+    if (!tools.empty()) TRY(ChatTemplate::convert(each_string(ordered_json::parse(tools), ordinary), &v.tools));
+    return v;
+}
+Result<ChatEncoder::Rendered> ChatEncoder::render(const Values& v, size_t count, bool prompts) const {
+    jinja::Items some(v.messages.begin(), v.messages.begin() + ptrdiff_t(count));
+    jinja::Items context = {"messages",
+                            jinja::Value(jinja::Kind::list, std::move(some)),
+                            "add_generation_prompt",
+                            prompts,
+                            "tools",
+                            v.tools,
+                            "documents",
+                            jinja::Value(jinja::Kind::none)};
+    for (auto [name, text] : {std::pair{"bos_token", &bos}, {"eos_token", &eos}})
+        if (!text->empty()) context.insert(context.end(), {name, *text});
     Rendered r;
-    r.text = TRY(chat_template.render(context, now, prompts ? nullptr : &r.generated));
+    r.text = TRY(chat_template.render(jinja::Value(jinja::Kind::dict, std::move(context)), now,
+                                      prompts ? nullptr : &r.generated));
     return r;
+}
+Result<ChatEncoder::Rendered> ChatEncoder::render(const std::vector<ChatMessage>& messages, const std::string& tools,
+                                                  bool prompts) const {
+    return render(TRY(values(messages, tools)), messages.size(), prompts);
 }
 
 namespace {
@@ -122,15 +146,54 @@ struct Unmarked {
 };
 }    // namespace
 
+// No name tells the templates that read lists, so the template is tried: each part gets a mark, and
+// a field of its own. A template reads lists if it writes no fewer marks of lists than of joined
+// texts, and not the field; others fail, leave parts out or print the list. Where it makes the same
+// text of both, the joined texts are as good.
+std::vector<ChatMessage> ChatEncoder::readable(const std::vector<ChatMessage>& messages, const std::string& tools,
+                                               bool prompts) const {
+    const std::string field = "not_in_templates";
+    size_t longest = 0;
+    for (const std::string& name : special) longest = std::max(longest, name.size());
+    std::vector<ChatMessage> joined = messages, lists = messages, tried = messages, tried_joined = messages;
+    for (size_t k = 0; k < messages.size(); k++) {
+        if (messages[k].parts.empty()) continue;
+        ordered_json parts = ordered_json::parse(messages[k].parts), tried_parts = parts;
+        std::string before;
+        tried_joined[k].content.clear();
+        for (size_t i = 0; i < parts.size(); i++) {
+            const std::string text = parts[i]["text"];
+            // A special token's name may lie across parts, which the template joins.
+            const std::string tail = before.substr(before.size() - std::min(before.size(), longest));
+            if (marked(tail + text) != marked(tail) + marked(text)) parts[i]["text"] = MARK + text;
+            tried_parts[i] = parts[i];
+            tried_parts[i]["text"] = text + BEGIN;
+            tried_parts[i][field] = true;
+            tried_joined[k].content += text + BEGIN;
+            before += text;
+        }
+        lists[k].parts = parts.dump();
+        tried[k].parts = tried_parts.dump();
+        joined[k].parts.clear();
+        tried_joined[k].parts.clear();
+    }
+    if (joined == messages) return messages;
+    const Result<Rendered> of_lists = render(tried, tools, prompts), of_texts = render(tried_joined, tools, prompts);
+    const std::string &listed = of_lists.value.text, &whole = of_texts.value.text;
+    auto marks = [](const std::string& text) { return Unmarked(text, BEGIN).offsets.size(); };
+    const bool reads = of_lists.ok() && listed.find(field) == listed.npos && marks(listed) >= marks(whole);
+    return reads && listed != whole ? lists : joined;
+}
+
 Result<std::vector<int>> ChatEncoder::prompt(const std::vector<ChatMessage>& messages) const {
-    const Unmarked text(TRY(render(messages, "", true)).text);
+    const Unmarked text(TRY(render(readable(messages, "", true), "", true)).text);
     return tokenizer.encode_cut(text.text, text.offsets);
 }
 
 static Status check_characters(const Conversation& c) {
     for (const std::string& mark : {MARK, BEGIN}) {
         for (size_t k = 0; k < c.messages.size(); k++)
-            if (c.messages[k].content.find(mark) != mark.npos || c.messages[k].more.find(mark) != mark.npos)
+            if ((c.messages[k].content + c.messages[k].parts + c.messages[k].more).find(mark) != mark.npos)
                 return fail(Exit::input, "message %zu: U+FDD0 and U+FDD1 are no characters: expected none", k + 1);
         if (c.tools.find(mark) != mark.npos)
             return fail(Exit::input, "tools: U+FDD0 and U+FDD1 are no characters: expected none");
@@ -138,15 +201,19 @@ static Status check_characters(const Conversation& c) {
     return {};
 }
 
-Result<EncodedChat> ChatEncoder::encode(const Conversation& c, TrainOn train_on) const {
+Result<EncodedChat> ChatEncoder::encode(const Conversation& given, TrainOn train_on) const {
+    Conversation c = given;
     auto here = [&](Status s) {
         if (!s.ok()) s.message = c.where + ": " + s.message;
         return s;
     };
     TRY(here(check_characters(c)));
-    Result<Rendered> whole = render(c.messages, c.tools, false);
+    c.messages = readable(c.messages, c.tools, false);
+    const Result<Values> v = values(c.messages, c.tools);
+    TRY(here(v.status));
+    const Result<Rendered> whole = render(v.value, c.messages.size(), false);
     TRY(here(whole.status));
-    const Result<std::vector<TextRange>> ranges = answers(c, whole.value, train_on);
+    const Result<std::vector<TextRange>> ranges = answers(c, v.value, whole.value, train_on);
     TRY(here(ranges.status));
     const Unmarked text(whole.value.text);
     std::vector<TextCut> cuts;
@@ -163,7 +230,7 @@ Result<EncodedChat> ChatEncoder::encode(const Conversation& c, TrainOn train_on)
     return e;
 }
 
-Result<std::vector<TextRange>> ChatEncoder::answers(const Conversation& c, const Rendered& whole,
+Result<std::vector<TextRange>> ChatEncoder::answers(const Conversation& c, const Values& v, const Rendered& whole,
                                                     TrainOn train_on) const {
     const std::vector<ChatMessage>& m = c.messages;
     if (train_on == TrainOn::all) return std::vector<TextRange>{{0, whole.text.size()}};
@@ -173,10 +240,7 @@ Result<std::vector<TextRange>> ChatEncoder::answers(const Conversation& c, const
     std::vector<TextRange> ranges;
     if (chat_template.marks_generation()) {
         size_t earlier = 0;    // generation blocks of answers that are not learnt
-        if (first > 0) {
-            const std::vector<ChatMessage> before(m.begin(), m.begin() + ptrdiff_t(first));
-            earlier = TRY(render(before, c.tools, false)).generated.size();
-        }
+        if (first > 0) earlier = TRY(render(v, first, false)).generated.size();
         for (size_t i = earlier; i < whole.generated.size(); i++)
             if (whole.generated[i].from < whole.generated[i].to) ranges.push_back(whole.generated[i]);
         return ranges;
@@ -184,7 +248,7 @@ Result<std::vector<TextRange>> ChatEncoder::answers(const Conversation& c, const
     size_t from = 0;
     for (size_t k = 0; k < m.size(); k++) {
         if (m[k].role != "assistant" || k < first) continue;
-        ranges.push_back(TRY(answer(c, whole.text, k, from)));
+        ranges.push_back(TRY(answer(c, v, whole.text, k, from)));
         from = ranges.back().to;
     }
     return ranges;
@@ -193,11 +257,11 @@ Result<std::vector<TextRange>> ChatEncoder::answers(const Conversation& c, const
 // ---- a template without generation blocks -------------------------------------------------------
 
 // Returns the bytes of answer k, which begins at `from` at the earliest.
-Result<TextRange> ChatEncoder::answer(const Conversation& c, const std::string& whole, size_t k, size_t from) const {
-    TextRange range = {TRY(answer_begin(c, whole, k, from)), whole.size()};
+Result<TextRange> ChatEncoder::answer(const Conversation& c, const Values& v, const std::string& whole, size_t k,
+                                      size_t from) const {
+    TextRange range = {TRY(answer_begin(c, v, whole, k, from)), whole.size()};
     if (k + 1 < c.messages.size()) {
-        const std::vector<ChatMessage> with(c.messages.begin(), c.messages.begin() + ptrdiff_t(k + 1));
-        const std::string text = TRY(render(with, c.tools, false)).text;
+        const std::string text = TRY(render(v, k + 1, false)).text;
         range.to = whole.starts_with(text) && text.size() > range.from ? text.size() : behind_end(whole, range.from);
         // An end token behind later messages ends the conversation, not this answer.
         const size_t last = range.to == whole.npos ? whole.npos : whole.find_last_not_of(" \n", range.to - 1);
@@ -230,15 +294,33 @@ size_t ChatEncoder::behind_end(const std::string& text, size_t from) const {
     return end;
 }
 
-Result<size_t> ChatEncoder::answer_begin(const Conversation& c, const std::string& whole, size_t k, size_t from) const {
-    const std::vector<ChatMessage> before(c.messages.begin(), c.messages.begin() + ptrdiff_t(k));
-    auto rendered = [&](bool prompts) { return render(before, c.tools, prompts); };
+// Puts BEGIN before the first letter of a text. False: it has none.
+static bool mark_begin(std::string* text) {
+    const size_t letter = text->find_first_not_of(" \t\r\n");
+    if (letter == text->npos) return false;
+    text->insert(letter, BEGIN);
+    return true;
+}
+static bool mark_begin(ChatMessage* m) {
+    if (m->parts.empty()) return mark_begin(&m->content);
+    ordered_json parts = ordered_json::parse(m->parts);
+    bool done = false;
+    for (ordered_json& part : parts) done = done || mark_begin(&part["text"].get_ref<std::string&>());
+    m->parts = parts.dump();
+    return done;
+}
+
+Result<size_t> ChatEncoder::answer_begin(const Conversation& c, const Values& v, const std::string& whole, size_t k,
+                                         size_t from) const {
     // Some templates refuse an empty conversation, and others write a system prompt of their own
     // only if there is a message.
-    const Result<Rendered> asks = rendered(true), pasts = rendered(false);
-    if (k > 0) TRY(asks), TRY(pasts);
-    const std::string &asked = asks.value.text, &past = pasts.value.text;
+    const Result<Rendered> asks = render(v, k, true);
+    if (k > 0) TRY(asks);
+    const std::string& asked = asks.value.text;
     if (asks.ok() && whole.starts_with(asked) && asked.size() >= from) return asked.size();
+    const Result<Rendered> pasts = render(v, k, false);
+    if (k > 0) TRY(pasts);
+    const std::string& past = pasts.value.text;
     // The generation prompt may contain text that a finished conversation lacks, such as <think>
     // (DeepSeek-R1). The answer then begins behind the last special token that both have.
     if (k > 0 && whole.starts_with(past) && past.size() >= from && asked.starts_with(past)) {
@@ -251,11 +333,11 @@ Result<size_t> ChatEncoder::answer_begin(const Conversation& c, const std::strin
     }
     // The messages before are written otherwise within the whole. A mark shows the answer's
     // content, and the generation prompt is the last one before it.
-    std::vector<ChatMessage> marked = c.messages;
-    const size_t letter = marked[k].content.find_first_not_of(" \t\r\n");
-    if (letter != std::string::npos) {
-        marked[k].content.insert(letter, BEGIN);
-        const std::string text = TRY(render(marked, c.tools, false)).text;
+    ChatMessage marked = c.messages[k];
+    if (mark_begin(&marked)) {
+        Values with_mark = v;
+        with_mark.messages[k] = TRY(values({marked}, "")).messages[0];
+        const std::string text = TRY(render(with_mark, c.messages.size(), false)).text;
         const size_t at = text.find(BEGIN);
         const std::string prompt = asked.starts_with(past) ? asked.substr(past.size()) : "";
         if (at != text.npos && Unmarked(text, BEGIN).text == whole && at >= from) {

@@ -52,11 +52,22 @@ class ChatEncoder {
         std::string text;                    // with marks
         std::vector<TextRange> generated;    // {% generation %} blocks; none in a prompt
     };
+    // Returns the messages with contents that the template reads: texts, or lists where it does.
+    std::vector<ChatMessage> readable(const std::vector<ChatMessage>& messages, const std::string& tools,
+                                      bool prompts) const;
+    // Messages and tools as the template's values. They are made once, and each render has the
+    // first `count` messages of them.
+    struct Values;
+    Result<Values> values(const std::vector<ChatMessage>& messages, const std::string& tools) const;
+    Result<Rendered> render(const Values& v, size_t count, bool prompts) const;
     Result<Rendered> render(const std::vector<ChatMessage>& messages, const std::string& tools, bool prompts) const;
     std::string marked(const std::string& text) const;
-    Result<std::vector<TextRange>> answers(const Conversation& c, const Rendered& whole, TrainOn train_on) const;
-    Result<TextRange> answer(const Conversation& c, const std::string& whole, size_t k, size_t from) const;
-    Result<size_t> answer_begin(const Conversation& c, const std::string& whole, size_t k, size_t from) const;
+    Result<std::vector<TextRange>> answers(const Conversation& c, const Values& v, const Rendered& whole,
+                                           TrainOn train_on) const;
+    Result<TextRange> answer(const Conversation& c, const Values& v, const std::string& whole, size_t k,
+                             size_t from) const;
+    Result<size_t> answer_begin(const Conversation& c, const Values& v, const std::string& whole, size_t k,
+                                size_t from) const;
     size_t behind_end(const std::string& text, size_t from) const;
 
     Tokenizer tokenizer;

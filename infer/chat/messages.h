@@ -12,7 +12,10 @@ struct ChatMessage {
     // The other fields, if not null, that templates may read (tool_calls, reasoning_content, name,
     // ...): an object's JSON text, in the file's order; empty: none.
     std::string more = {};
-    bool calls = false;    // tool_calls has some
+    bool calls = false;    // tool_calls has some; a function_call is made one
+    // A content that is a list of parts: the list's JSON text, and `content` has the parts' texts,
+    // joined; empty: the content is a text.
+    std::string parts = {};
     bool operator==(const ChatMessage&) const = default;
 };
 inline const std::vector<std::string> MESSAGE_ROLES = {"system", "developer", "user", "assistant", "tool"};

@@ -445,8 +445,20 @@ Result<ChatTemplate> ChatTemplate::parse(const std::string& text) {
 Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& context, int64_t now,
                                          std::vector<TextRange>* generated) const {
     if (!context.is_object()) return fail(Exit::input, "chat template: expected an object as its context");
+    jinja::Value values;
+    TRY(convert(context, &values));
+    return render(values, now, generated);
+}
+Status ChatTemplate::convert(const nlohmann::ordered_json& json, jinja::Value* to) {
     try {
-        jinja::Interpreter run(jinja::from_json(context), now);
+        *to = jinja::from_json(json);
+        return {};
+    } catch (const jinja::Error& e) { return failed(e); }
+}
+Result<std::string> ChatTemplate::render(const jinja::Value& context, int64_t now,
+                                         std::vector<TextRange>* generated) const {
+    try {
+        jinja::Interpreter run(context, now);
         std::string text = run.render(*root);
         if (generated && run.hidden)
             throw jinja::Error{"{% generation %} inside a macro or a captured block: its text could be anywhere",

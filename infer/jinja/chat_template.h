@@ -14,7 +14,8 @@
 
 namespace jinja {
 struct Node;
-}
+struct Value;
+}    // namespace jinja
 
 struct TextRange {
     size_t from = 0, to = 0;    // bytes
@@ -33,6 +34,10 @@ class ChatTemplate {
     // macro or a captured block.
     Result<std::string> render(const nlohmann::ordered_json& context, int64_t now,
                                std::vector<TextRange>* generated = nullptr) const;
+    // The same of a context in the interpreter's values, which convert makes of JSON: parts of it
+    // may be used again.
+    Result<std::string> render(const jinja::Value& context, int64_t now, std::vector<TextRange>* generated) const;
+    static Status convert(const nlohmann::ordered_json& json, jinja::Value* to);
     bool marks_generation() const;    // whether the template has {% generation %} blocks
 
   private:

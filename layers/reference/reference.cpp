@@ -41,13 +41,13 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
             x[int64_t(n) * C + c] = wte[int64_t(tok[n]) * C + c] +
                                     (wpe ? wpe[int64_t(position(pos, n, S)) * C + c] : 0);
 }
-void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, int S, int C, int) {
+void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, int S, int C, int, const int* pos) {
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int c = 0; c < C; c++) {
                 T d = dx[(int64_t(b) * S + s) * C + c];
                 if (dwte) dwte[int64_t(tok[b * S + s]) * C + c] += d;
-                if (dwpe) dwpe[int64_t(s) * C + c] += d;
+                if (dwpe) dwpe[int64_t(position(pos, b * S + s, S)) * C + c] += d;
             }
 }
 

@@ -18,7 +18,7 @@ void Rows::memory_bound() {
     if (!z[0] || !in[0] || !dwpe[0] || !tok[0]) return bench.short_of_memory("memory-bound operations");
     const int* from_0 = nullptr;
     ROW(embedding_forward, "", y[i], tok[i], wte[i], wpe[i], B, S, C, from_0);
-    ROW(embedding_backward, "", dwte[i], dwpe[i], x[i], tok[i], B, S, C, c.V);
+    ROW(embedding_backward, "", dwte[i], dwpe[i], x[i], tok[i], B, S, C, c.V, from_0);
     const Norm layer, rms = {true};
     const Parameter* no_b = nullptr;
     Gradient* no_db = nullptr;

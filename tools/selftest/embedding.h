@@ -27,10 +27,23 @@ Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, i
     return check;
 }
 
-// A fraction `hot` of the positions has the same token, so its gradient is a long sum.
-template <class T, class P>
-Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot, bool has_wpe = true) {
-    Check check("embedding_backward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}},
+// Returns positions of B sequences, each of so many texts; text t has lengths that depend on b and
+// t.
+inline std::vector<int> positions_in_texts(int texts, int B, int S) {
+    std::vector<int> all;
+    for (int b = 0; b < B; b++)
+        for (int s = 0, pos = 0; s < S; s++, pos++) {
+            if (pos > S / texts + b % 3) pos = 0;
+            all.push_back(pos);
+        }
+    return all;
+}
+
+// texts: number of texts in a sequence, about; 0: pos is null. A fraction `hot` of the positions
+// has the same token, so its gradient is a long sum.
+template <class T, class P> Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot,
+                                                           bool has_wpe = true, int texts = 0) {
+    Check check("embedding_backward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}, {"texts", texts}},
                 " hot=" + std::to_string(hot) + (has_wpe ? "" : " no wpe"));
     const int64_t N = int64_t(B) * S;
     std::vector<int> tokens = random_tokens(N, V, 1);
@@ -40,11 +53,11 @@ Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, 
     // terms and their errors.
     Numbers around_1 = random_normal(N * C, 3);
     for (double& d : around_1) d += 1;
-    Integers tok(op, tokens);
+    Integers tok(op, tokens), positions(op, positions_in_texts(std::max(1, texts), B, S));
     Dual<T> dx(op, around_1);
     Dual<Grad<P>> dwte(op, random_normal(int64_t(V) * C, 4)), dwpe(op, random_normal(int64_t(S) * C, 5));
     both(op, [&](auto& table, auto at) {
-        table.embedding_backward(at(dwte), at(dwpe, has_wpe), at(dx), at(tok), B, S, C, V);
+        table.embedding_backward(at(dwte), at(dwpe, has_wpe), at(dx), at(tok), B, S, C, V, at(positions, texts > 0));
     });
     check.expect("dwte", dwte, ROUNDING<float>);
     check.expect("dwpe", dwpe, ROUNDING<float>);
