@@ -184,6 +184,59 @@ TEST_CASE("train reward: rewards of a command, and commands that fail in a run")
     CHECK(std::count(once.begin(), once.end(), '\n') == 64);
 }
 
+TEST_CASE("train reward: a command that dies on one rank ends them all with its name, after a checkpoint") {
+    NEED_MPIRUN();
+    DigitsToy toy;
+    auto dies = [&](const std::string& out, const std::string& when, const Words& more, int steps) {
+        const std::string name = out + ".sh";
+        const std::string program =
+            toy.script(name, "n=0; while read -r line; do n=$((n+1)); [ $OMPI_COMM_WORLD_RANK = 1 ] && " + when +
+                                 " && exit 5; echo $((n % 3)); done");
+        Words p = toy.reward(out, with({"--threads", "1", "--batch", "32", "--reward", program}, more));
+        p.insert(p.begin(), flatgpt_binary());
+        const ProcessResult r = run_process(mpirun(2, p), mpirun_options(120));
+        INFO(r.err);
+        CHECK(r.exit_code == 1);
+        CHECK(contains(r.err, "flatgpt train: rank 0: rank 1 ("));
+        CHECK(contains(r.err, name + ": expected a number for each answer, found the output's end after "));
+        CHECK(contains(r.err, "it ended with exit code 5"));
+        CHECK(!contains(r.err, "rank 1: "));
+        REQUIRE(fs::path(toy.newest(out)).filename() == "step_0000000" + std::to_string(steps));
+        must({"train", "--config", toy.dir + "/" + out + "/run.toml", "--resume", "auto", "--reward", "exact"});
+        CHECK(toy.losses(out).size() == 6);
+    };
+    dies("step", "[ $n -gt 100 ]", {}, 3);
+    // Behind the 64 answers of two steps come those of a validation.
+    dies("validation", "[ $n -eq 70 ]", {"--prompts-val", toy.prompts, "--eval-every", "2"}, 2);
+}
+
+TEST_CASE("train reward: a command that hangs dies with its run, and the run's own stop is not its fault") {
+    DigitsToy toy;
+    // The trainer has the command's parent's number. It is stopped for longer than the limit.
+    const std::string stops =
+        toy.script("stops.sh",
+                   "read -r line; kill -STOP $PPID; sleep 7; kill -CONT $PPID; sleep 0.5; echo 0\n"
+                   "while read -r line; do echo 0; done");
+    must(toy.reward("stops", {"--reward", stops, "--reward-timeout", "6", "--steps", "1"}));
+    // It ignores what it can, and so does its child.
+    const std::string pids = toy.dir + "/pids";
+    const std::string hangs = toy.script("hangs.sh", "trap '' HUP TERM PIPE; sleep 600 & echo 0 $! >" + pids +
+                                                         "; echo 1 $$ >>" + pids + "; sleep 600; sleep 600");
+    Words p = toy.reward("hangs", {"--reward", hangs});
+    p.insert(p.begin(), flatgpt_binary());
+    Process run(p);
+    const Killer killer{toy.dir};
+    for (int i = 0; i < 10000 && run.running() && numbers(pids).size() < 2; i++) usleep(2000);
+    REQUIRE(numbers(pids).size() == 2);
+    run.send(SIGKILL);
+    (void)run.wait();
+    for (const auto& [which, pid] : numbers(pids)) {
+        CAPTURE(which);
+        for (int i = 0; i < 10000 && !gone(pid); i++) usleep(2000);
+        CHECK(gone(pid));
+    }
+}
+
 TEST_CASE("train reward: ranks draw the answers of one process, and have its losses") {
     NEED_MPIRUN();
     DigitsToy toy;

@@ -149,6 +149,19 @@ Result<std::vector<RewardLoss::Rollout>> RewardLoss::sample(const std::vector<co
     return all;
 }
 
+// Samples, on all ranks. A command may fail on one of them: the others hear of it and end with its
+// exit code, so that together they write a checkpoint of the steps before.
+Result<std::vector<RewardLoss::Rollout>> RewardLoss::sample_on_ranks(const std::vector<const PromptLine*>& prompts,
+                                                                     int group, double temperature, uint64_t seed,
+                                                                     int64_t sequence) {
+    Result<std::vector<Rollout>> mine = std::vector<Rollout>();
+    if (!prompts.empty()) mine = sample(prompts, group, temperature, seed, sequence);
+    Status all = t.agreed(mine.status);
+    if (all.code == Exit::peer) all.code = Exit::run;
+    TRY(all);
+    return mine;
+}
+
 // The ranks take the step's prompts in turn: the same ones, and the same random numbers, for any
 // number of ranks.
 Status RewardLoss::draw() {
@@ -156,7 +169,7 @@ Status RewardLoss::draw() {
     const double began = now_seconds();
     std::vector<const PromptLine*> lines;
     for (int64_t k = 0; k < prompts; k++) lines.push_back(&prompts_of(t.data.source()).line(t.data.sample(first + k)));
-    rollouts = TRY(sample(lines, t.o.group, t.o.temperature, step_seed(t, t.issued), first * t.o.group));
+    rollouts = TRY(sample_on_ranks(lines, t.o.group, t.o.temperature, step_seed(t, t.issued), first * t.o.group));
     seconds = now_seconds() - began;
     step = {};
     for (size_t i = 0; i < rollouts.size(); i += size_t(t.o.group)) {
@@ -324,9 +337,8 @@ Result<double> RewardLoss::validate(const Show& show) {
     std::vector<const PromptLine*> lines;
     t.val.seek({0, 0});
     for (int64_t i = first; i < end; i++) lines.push_back(&prompts.line(t.val.sample(i)));
-    if (!lines.empty())
-        for (const Rollout& r : TRY(sample(lines, 1, 0, 0, first)))
-            sums.answers++, sums.reward += r.reward, sums.tokens += double(r.ids.size()), sums.cut += r.cut;
+    for (const Rollout& r : TRY(sample_on_ranks(lines, 1, 0, 0, first)))
+        sums.answers++, sums.reward += r.reward, sums.tokens += double(r.ids.size()), sums.cut += r.cut;
     show(end - first, end - first);
     validation = sums;
     if (t.ranks.coordinator) {

@@ -52,6 +52,8 @@ class RewardLoss : public StepLoss {
                                         uint64_t seed, int64_t sequence) const;
 
   private:
+    Result<std::vector<Rollout>> sample_on_ranks(const std::vector<const PromptLine*>& prompts, int group,
+                                                 double temperature, uint64_t seed, int64_t sequence);
     Status open_samples();
     Status open_reference();
     Status score_reference();
