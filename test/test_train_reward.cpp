@@ -5,7 +5,9 @@
 #include <numeric>
 #include <nlohmann/json.hpp>
 
+#include "emulated.h"
 #include "files/json.h"
+#include "sanitizers.h"
 #include "toy_ranks.h"
 
 namespace {
@@ -287,6 +289,25 @@ TEST_CASE("train reward: adapters, bf16, the preview, the dry run") {
     CHECK(!fs::exists(out));
 }
 
+TEST_CASE("train reward: --dry-run tells the memory of answers and reference within 3 %") {
+    if (ASAN) SKIP("AddressSanitizer has memory of its own");
+    const DigitsToy toy;
+    // The second step samples beside what the first one has allocated.
+    auto check = [&](const std::string& channels, const std::string& context, const Words& more) {
+        const std::string base = toy.dir + "/base" + channels;
+        must(toy.args("base" + channels,
+                      {"--data", toy.dir + "/digits.bin", "--val", toy.dir + "/digits.bin", "--steps", "1", "--batch",
+                       "1", "--channels", channels, "--layers", "8", "--seq-len", context}));
+        Words a = {"--from", base, "--batch", "2", "--seq-len", context, "--steps", "2"};
+        return check_memory(toy.reward("of" + channels, with(a, more)), 1.5e8);
+    };
+    // 64 answers of nearly 512 tokens.
+    const std::string long_answers = check("64", "512", {"--answer-tokens", "508", "--total-batch", "32768"});
+    CHECK(number(long_answers, "of sampled answers") == 128);
+    CHECK(!contains(long_answers, "reference"));
+    CHECK(contains(check("512", "16", {"--kl", "0.1", "--total-batch", "128"}), "the reference (--kl)"));
+}
+
 TEST_CASE("train reward: what is wrong is told before anything is written") {
     DigitsToy toy;
     const std::string out = toy.dir + "/none", bad = toy.dir + "/bad.jsonl", text = read_file(toy.prompts);
@@ -355,4 +376,66 @@ TEST_CASE("train reward: answers that end, and the norms of the loss for several
     // At a rate of 0 nothing is clipped, in any update.
     run("still", {"--updates", "3", "--clip", "1e-6"});
     CHECK(toy.losses("still", "\"clipped\":") == std::vector<double>{0, 0});
+}
+
+TEST_CASE("cuda command line: rewards are learnt as on a CPU; resumed, with the same bits") {
+    NEED_EMULATED();
+    const DigitsToy toy;
+    must(toy.args("wide", {"--data", toy.dir + "/digits.bin", "--val", toy.dir + "/digits.bin", "--steps", "20",
+                           "--channels", "64", "--seq-len", "32"}));
+    auto train = [&](const std::string& out, const Words& more) {
+        const ProcessResult r = run_emulated(toy.reward(out, with({"--from",
+                                                                   toy.dir + "/wide",
+                                                                   "--batch",
+                                                                   "8",
+                                                                   "--total-batch",
+                                                                   "512",
+                                                                   "--seq-len",
+                                                                   "16",
+                                                                   "--answer-tokens",
+                                                                   "3",
+                                                                   "--reward",
+                                                                   "regex:^[0-4]",
+                                                                   "--updates",
+                                                                   "2",
+                                                                   "--kl",
+                                                                   "0.1",
+                                                                   "--steps",
+                                                                   "4",
+                                                                   "--save-every",
+                                                                   "2",
+                                                                   "--lr",
+                                                                   "1e-3"},
+                                                                  more)));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+    };
+    for (const char* dtype : {"fp32", "bf16"}) {
+        const std::string cpu = std::string("cpu_") + dtype, gpu = std::string("gpu_") + dtype;
+        train(cpu, {"--dtype", dtype, "--device", "cpu"});
+        train(gpu, {"--dtype", dtype, "--device", "cuda"});
+        // In bf16 a rounding may make another token the sampled one.
+        const bool exact = dtype[0] == 'f';
+        if (exact) CHECK(toy.samples(cpu) == toy.samples(gpu));
+        toy.same_losses(cpu, gpu, exact ? 1e-6 : 5e-3, {"\"loss\":"});
+        toy.same_losses(cpu, gpu, exact ? 1e-5 : 0.15, {"\"grad_norm\":", "\"kl\":"});
+        CHECK(toy.losses(cpu, "\"reward\":")[0] == toy.losses(gpu, "\"reward\":")[0]);
+        train("parts", {"--dtype", dtype, "--device", "cuda"});
+        fs::remove_all(toy.newest("parts"));
+        train("parts", {"--dtype", dtype, "--device", "cuda", "--resume", "auto"});
+        CHECK(toy.metrics("parts") == toy.metrics(gpu));
+        CHECK(toy.samples("parts") == toy.samples(gpu));
+        fs::remove_all(toy.dir + "/parts");
+    }
+    check_emulated_memory(toy.reward("memory", {"--from", toy.dir + "/wide", "--device", "cuda", "--batch", "2", "--kl",
+                                                "0.1", "--total-batch", "256", "--seq-len", "16", "--steps", "2"}));
+    // --batch auto takes a part of a group, if no whole one fits.
+    Words parts = toy.reward("auto", {"--from", toy.dir + "/wide", "--device", "cuda", "--batch", "auto", "--group",
+                                      "64", "--seq-len", "16", "--steps", "1"});
+    const ProcessResult r = run_emulated(parts, {"EMU_MEMORY_MB=140"});
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    const int chosen = int(number(r.err, "--batch auto: "));
+    CHECK((chosen > 1 && chosen < 64 && 64 % chosen == 0));
+    CHECK(contains(read_file(toy.dir + "/auto/run.toml"), "total-batch = 1024\n"));
 }

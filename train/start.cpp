@@ -206,18 +206,28 @@ Status Trainer::choose_trained() {
     return check_trained(config);
 }
 
+ModelOptions Trainer::teacher_options() const {
+    ModelOptions options;
+    options.model = o.teacher;
+    return options;
+}
+Capacity Trainer::teacher_capacity(int B) const {
+    return {B, o.seq_len, plan.spans || config.mask_kind != MaskKind::causal};
+}
+Result<std::vector<MemoryRow>> Trainer::teacher_memory(int B) const {
+    return model_memory(teacher_options(), device.model->op, device.gpu, o.device.dtype,
+                        [&](const Config&, bool) { return teacher_capacity(B); });
+}
+
 // The teacher reads the same tokens, so its vocabulary must be this model's.
 Status Trainer::open_teacher() {
     if (o.teacher.empty()) return {};
-    ModelOptions options;
-    options.model = o.teacher;
     DeviceOptions same = o.device;
     if (device.gpu) same.dtype = dtype_name(device.dtype);
     if (device.gpu && ranks.count() > 1)
         return fail(Exit::usage, "--teacher %s: on GPUs a teacher is for one rank; leave it out", o.teacher.c_str());
-    TRY(load_model(teacher, options, same, false, [&](const Config&, bool) {
-        return Capacity{plan.B, plan.S, plan.spans || config.mask_kind != MaskKind::causal};
-    }));
+    TRY(load_model(teacher, teacher_options(), same, false,
+                   [&](const Config&, bool) { return teacher_capacity(plan.B); }));
     // Opening a device for inference turns the timing of algorithms off.
     if (device.gpu) TRY(open_device(o.device, true, ranks.info.local_rank));
     const Model& other = *teacher.model;
