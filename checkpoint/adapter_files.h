@@ -19,6 +19,7 @@ struct AdapterFiles {
     std::string dir;
     std::string base;     // path of the base model, or its name on the Hub; "": not recorded
     double weight = 1;    // further factor, from --adapter DIR=WEIGHT
+    double dropout = 0;
     std::shared_ptr<const SafetensorsFile> file = {};
     std::vector<AdapterModule> modules = {};
 };

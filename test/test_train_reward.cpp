@@ -96,6 +96,13 @@ TEST_CASE("train reward: several updates, a reference, and the norms of the loss
     CHECK(!fs::exists(toy.dir + "/three/reference.bin"));
     // The second and third update raise the probabilities of the better answers.
     CHECK(row("three", "loss")[0] < -1e-4);
+    // The speed counts the positions of all updates: 64 sequences of 16 in each.
+    auto positions = [&](const std::string& out) {
+        const std::string metrics = read_file(toy.dir + "/" + out + "/metrics.jsonl");
+        return number(metrics, "\"tokens_per_second\":") * number(metrics, "\"ms\":") / 1e3;
+    };
+    CHECK(positions("one") == doctest::Approx(1024));
+    CHECK(positions("three") == doctest::Approx(3 * 1024));
     // Answers of one token: the three norms are the same, also with other batches.
     must(toy.reward("plain", {"--batch", "32", "--total-batch", "1024", "--seq-len", "16"}));
     for (const char* norm : {"sequence", "tokens", "constant"}) {

@@ -181,11 +181,19 @@ Status Trainer::choose_trained() {
         Adapter wanted = TRY(adapter_for(config, o.lora_rank, o.lora_targets));
         const double rank = o.lora_rank, alpha = o.lora_alpha > 0 ? o.lora_alpha : 2 * rank;
         wanted.scale = float(alpha / (o.lora_rank_stabilised ? std::sqrt(rank) : rank));
+        wanted.dropout = config.adapter.dropout;
         wanted.base = has_adapters ? config.adapter.base : std::filesystem::absolute(start).string();
         if (has_adapters ? wanted != config.adapter : resuming)
             return fail(Exit::usage, "%s has %s; leave out the options --lora-...", start.c_str(),
                         has_adapters ? "adapters of another rank, alpha or other targets" : "no adapters");
         config.adapter = wanted;
+    }
+    if (o.lora_dropout < 0 && o.lora_dropout != -1)
+        return fail(Exit::usage, "--lora-dropout %g: expected 0 to 0.99, or -1: that of --from's adapters",
+                    o.lora_dropout);
+    if (o.lora_dropout < 0) {
+        o.lora_dropout = double(config.adapter.dropout);
+        resolve("lora-dropout", "-1.0", o.lora_dropout > 0 ? formatted("%.9g", o.lora_dropout) : "0.0");
     }
     config.adapter.dropout = float(o.lora_dropout);
     if (config.adapter.any() && o.resize_vocab)

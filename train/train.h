@@ -43,7 +43,7 @@ struct TrainOptions {
     bool init = false, resize_vocab = false;
     std::string train_only, lora_targets = "all";
     int lora_rank = 0;
-    double lora_alpha = 0, lora_dropout = 0, lora_plus = 1;
+    double lora_alpha = 0, lora_dropout = -1, lora_plus = 1;
     bool lora_rank_stabilised = false;
     std::string quantize = "none";
     std::string teacher;
@@ -105,7 +105,7 @@ struct Trainer {
     std::vector<int> tokens, targets;
     std::vector<std::vector<Text>> texts;    // the texts in each sequence of a batch
     struct StepSize {
-        int64_t positions;                                        // this rank computes them
+        int64_t positions;                                        // this rank computes them, in all updates
         int64_t terms;                                            // StepLoss::begin, on all ranks
     } sizes[2] = {};                                              // steps on the device: two at most
     Json extra_metrics = Json::object();                          // more metrics of this step
