@@ -333,6 +333,11 @@ TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global b
             CHECK(toy.metrics(out) == before);
         }
     }
+    std::vector<std::string> taught = small(toy, "taught", {"--teacher", toy.dir + "/one_fp32"});
+    taught.insert(taught.begin(), emulated_binary());
+    const ProcessResult refused = run_process(mpirun(2, taught), mpirun_options(120));
+    CHECK(refused.exit_code == 2);
+    CHECK(contains(refused.err, "on GPUs a teacher is for one rank, found 2: each would time"));
     CHECK(!ranks("wire", {"--dtype", "bf16", "--zero", "1", "--reduce-dtype", "bf16"}).empty());
     CHECK(number(toy.metrics("wire"), "\"step\":8,\"loss\":") ==
           doctest::Approx(number(toy.metrics("bf160"), "\"step\":8,\"loss\":")).epsilon(1e-2));

@@ -233,7 +233,10 @@ Status Trainer::open_teacher() {
     DeviceOptions same = o.device;
     if (device.gpu) same.dtype = dtype_name(device.dtype);
     if (device.gpu && ranks.count() > 1)
-        return fail(Exit::usage, "--teacher %s: on GPUs a teacher is for one rank; leave it out", o.teacher.c_str());
+        return fail(Exit::usage,
+                    "--teacher %s: on GPUs a teacher is for one rank, found %d: each would time the teacher's products "
+                    "for itself, and a resumed run would round differently; train on one GPU, or on CPUs",
+                    o.teacher.c_str(), ranks.count());
     TRY(load_model(teacher, teacher_options(), same, false,
                    [&](const Config&, bool) { return teacher_capacity(plan.B); }));
     // Opening a device for inference turns the timing of algorithms off.
