@@ -100,7 +100,7 @@ TEST_CASE("dropout: what many layers drop in a step is not what the next step dr
     REQUIRE(g.allocate(c, {.mode = RunMode::train, .B = 1, .S = 16, .dropout = 0.5f}).ok());
     g.init(1);
     const std::vector<Mask> before = dropped(g, 7, 3);
-    Mask last;    // of the last product's adapter, whose input is the last one dropped
+    Mask last;    // the last product's adapter drops its input last
     for (size_t i = 0; i < before[0].size(); i++) last.push_back(typed<double>(g, g.dropped)[i] == 0);
     const std::vector<Mask> after = dropped(g, 7, 4);
     // Sites have numbers: 0 for the embeddings, then three for each layer, then those of adapters.
