@@ -74,6 +74,7 @@ bool Trainer::needs_padding() const {
 Status Trainer::issue() {
     // The step's first sequence, counted from the run's beginning.
     const int64_t first = (data.position().epoch * data.samples() + data.position().index) * sequences();
+    sizes[issued % 2] = {};
     TRY(loss->draw());
     for (int i = 0; i < loss->updates(); i++) {
         if (i > 0) state.skipped += device.model->train.finish().skipped;
@@ -92,7 +93,7 @@ Status Trainer::issue_update(int64_t first) {
     Model& g = *device.model;
     int S = o.seq_len;
     const int64_t all = loss->begin(first, o.total_batch / o.seq_len);
-    sizes[issued % 2] = {0, all};
+    sizes[issued % 2].terms = all;
     g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
         if (!loss->fill(i)) TRY(data.next(tokens.data(), targets.data(), &texts));

@@ -33,7 +33,7 @@ double by_pattern(const std::map<std::string, double>& pattern, const std::strin
 // Fields of adapter_config.json that the matrices do not show.
 struct AdapterConfig {
     std::string base;
-    double alpha = 8;
+    double alpha = 8, dropout = 0;
     bool rank_stabilised = false, magnitudes = false;
     std::map<std::string, double> alphas;    // alpha_pattern
 };
@@ -66,6 +66,7 @@ Result<AdapterConfig> parse_config(const std::string& text, const std::string& n
     AdapterConfig c;
     if (fields.has("base_model_name_or_path")) TRY(fields.get("base_model_name_or_path", &c.base));
     if (fields.has("lora_alpha")) TRY(fields.get("lora_alpha", &c.alpha, 1e-9, 1e9));
+    if (fields.has("lora_dropout")) TRY(fields.get("lora_dropout", &c.dropout, 0, 0.99));
     for (auto [key, to] : {std::pair{"use_rslora", &c.rank_stabilised}, {"use_dora", &c.magnitudes}}) {
         if (fields.has(key) && !j[key].is_boolean())
             return fail(Exit::input, "%s: %s: expected true or false, found %s", name.c_str(), key,
@@ -133,7 +134,7 @@ bool is_adapter(const std::string& path) {
 Result<AdapterFiles> adapter_open(const std::string& dir) {
     const std::string name = dir + CONFIG;
     const AdapterConfig c = TRY(parse_config(TRY(read_file(name, 1 << 20)), name));
-    AdapterFiles to = {.dir = dir, .magnitudes = c.magnitudes, .base = c.base};
+    AdapterFiles to = {.dir = dir, .magnitudes = c.magnitudes, .base = c.base, .dropout = c.dropout};
     to.file = std::make_shared<const SafetensorsFile>(TRY(SafetensorsFile::open(dir + WEIGHTS)));
     std::map<std::string, std::array<TensorEntry, 3>> modules;
     for (const TensorEntry& e : to.file->entries()) {
@@ -234,6 +235,7 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
     c->adapter.scale = float(common_scale(adapters));
     c->adapter.magnitudes = adapters[0].magnitudes;
     c->adapter.base = adapters[0].base;
+    c->adapter.dropout = float(adapters[0].dropout);    // training, which reads it, has one adapter
     return {};
 }
 

@@ -21,6 +21,7 @@ struct AdapterFiles {
     bool magnitudes = false;    // DoRA
     std::string base;           // path of the base model, or its name on the Hub; "": not recorded
     double weight = 1;          // further factor, from --adapter DIR=WEIGHT
+    double dropout = 0;
     std::shared_ptr<const SafetensorsFile> file = {};
     std::vector<AdapterModule> modules = {};
 };

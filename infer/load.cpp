@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "checkpoint/gguf.h"
 #include "data/tokenizer_files/vocab_merges.h"
+#include "model/cost_table.h"
 
 extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc: returns freed memory to the system; else null
 
@@ -62,6 +63,20 @@ Result<WeightFormats> wanted_formats(const ModelSource& found, const ModelOption
     if (dtype == "auto") return checkpoint_stored(found, c);
     const BlockType format = dtype == "bf16" ? BlockType::bf16 : BlockType::f32;
     return WeightFormats([format](const Tensor& t) { return std::vector<FormatRows>{{t.rows, format}}; });
+}
+// The model's configuration with adapters: its own, if it is a run that has them, and --adapter's.
+Result<Config> adapted_config(const ModelSource& found, const ModelOptions& model_options,
+                              std::vector<AdapterFiles>& adapters) {
+    Config config = TRY(checkpoint_config(found));
+    config.adapter = {};
+    adapters = TRY(open_adapters(model_options.adapters));
+    if (is_adapter(found.path)) adapters.insert(adapters.begin(), TRY(adapter_open(found.path)));
+    TRY(add_adapters(&config, adapters));
+    TRY(extend_context(&config, model_options.context_extension));
+    return config;
+}
+Plan plan_for(const Config& c, const Capacity& size) {
+    return {.mode = size.mode, .B = size.B, .S = std::min(size.S, c.T), .optimizer = nullptr, .spans = size.spans};
 }
 // Allocates the model and reads its weights. pack: uses the CPU's packed layout
 // (layers/quant/packed.h), in the formats of the file, of --quantize or of --dtype.
@@ -139,12 +154,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         const std::string& dir = m.path = found.path;
         // The other weights are the base model's if a run's adapters were found.
         const ModelSource base = TRY(base_of(found));
-        Config config = TRY(checkpoint_config(found));
-        config.adapter = {};
-        std::vector<AdapterFiles> adapters = TRY(open_adapters(model_options.adapters));
-        if (is_adapter(found.path)) adapters.insert(adapters.begin(), TRY(adapter_open(found.path)));
-        TRY(add_adapters(&config, adapters));
-        TRY(extend_context(&config, model_options.context_extension));
+        std::vector<AdapterFiles> adapters;
+        const Config config = TRY(adapted_config(found, model_options, adapters));
         if (access((dir + "/state.json").c_str(), F_OK) == 0) {
             state = TRY(checkpoint_state(dir));
             m.documents = state.documents;
@@ -174,9 +185,8 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         else beside = std::thread(choose);
         const Capacity size = capacity(config, opened.gpu);
         const bool pack = !opened.gpu && size.mode == RunMode::infer && !size.flat;
-        const Plan plan = {
-            .mode = size.mode, .B = size.B, .S = std::min(size.S, config.T), .optimizer = nullptr, .spans = size.spans};
-        const Status s = load_weights(m, base, adapters, model_options, config, plan, pack, as_trained, device.dtype);
+        const Status s = load_weights(m, base, adapters, model_options, config, plan_for(config, size), pack,
+                                      as_trained, device.dtype);
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };
@@ -188,6 +198,18 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     if (m.trace) m.trace->start(*m.model);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, model_options.checkpoint)));
     return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // own tokenizer may have more tokens: shards need none
+}
+
+Result<std::vector<MemoryRow>> model_memory(const ModelOptions& model_options, const Table& like, bool gpu,
+                                            const std::string& dtype,
+                                            const std::function<Capacity(const Config& c, bool gpu)>& capacity) {
+    const ModelSource found =
+        TRY(checkpoint_find(without_slashes(model_options.model), nullptr, model_options.checkpoint));
+    std::vector<AdapterFiles> adapters;
+    const Config config = TRY(adapted_config(found, model_options, adapters));
+    Plan plan = plan_for(config, capacity(config, gpu));
+    if (!gpu) plan.stored = TRY(wanted_formats(TRY(base_of(found)), model_options, config, dtype));
+    return memory_cost(gpu ? like : Table(cpu_packed_ops()), config, plan);
 }
 
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,

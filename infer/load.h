@@ -53,6 +53,11 @@ Status check_length(const ModelOptions& model_options, const Config& c, int seq_
 // tokens than the model.
 Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptions device, bool as_trained,
                   const std::function<Capacity(const Config& c, bool gpu)>& capacity);
+// memory_cost of a model that load_model would load for inference on a device with these
+// operations. dtype: --dtype's value.
+Result<std::vector<MemoryRow>> model_memory(const ModelOptions& model_options, const Table& like, bool gpu,
+                                            const std::string& dtype,
+                                            const std::function<Capacity(const Config& c, bool gpu)>& capacity);
 // Loads the model of --draft, which drafts for `m`: `count` sequences of at most `longest` tokens.
 // Exit 3 also if its tokenizer differs from the tokenizer of `m`.
 Status load_draft_model(LoadedModel& draft, const LoadedModel& m, ModelOptions model_options,

@@ -133,6 +133,7 @@ double scoring_flops(const Table& like, const Config& c, int S) {
     return count.all().flops() / S;
 }
 
+static constexpr const char* SCRATCH = "scratch of the operations";    // purpose of a row
 Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan) {
     CostTable count(like);
     CostComm comm(plan.ranks);
@@ -146,7 +147,7 @@ Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, c
         model.forward();
     }
     std::vector<MemoryRow> rows = model.memory;
-    rows.push_back({"scratch of the operations", count.scratch});
+    rows.push_back({SCRATCH, count.scratch});
     return rows;
 }
 
@@ -154,6 +155,17 @@ int64_t total_bytes(const std::vector<MemoryRow>& rows) {
     int64_t bytes = 0;
     for (const MemoryRow& r : rows) bytes += r.bytes;
     return bytes;
+}
+
+void add_model(std::vector<MemoryRow>& rows, const char* purpose, const std::vector<MemoryRow>& other) {
+    int64_t bytes = 0;
+    for (const MemoryRow& theirs : other)
+        for (MemoryRow& ours : rows)
+            if (theirs.purpose == SCRATCH && ours.purpose == SCRATCH) {
+                ours.bytes = std::max(ours.bytes, theirs.bytes);
+                bytes -= theirs.bytes;
+            }
+    rows.push_back({purpose, bytes + total_bytes(other)});
 }
 
 Result<CostComm> step_messages(const Table& like, const Config& c, const Plan& plan, int batches) {

@@ -112,6 +112,9 @@ double scoring_flops(const Table& like, const Config& c, int S);
 // or a forward pass. Exit 2: impossible sizes.
 Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, const Plan& plan);
 int64_t total_bytes(const std::vector<MemoryRow>& rows);
+// Adds, as a row, another model's memory_cost to a model's. All models of a device share its
+// scratch, so that the larger one counts.
+void add_model(std::vector<MemoryRow>& rows, const char* purpose, const std::vector<MemoryRow>& other);
 // Messages that a rank of plan.ranks sends in a step of `batches` batches. Exit 2: impossible
 // sizes.
 Result<CostComm> step_messages(const Table& like, const Config& c, const Plan& plan, int batches);

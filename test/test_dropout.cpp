@@ -32,11 +32,11 @@ Plan dropping_plan(float rate, int rows = B) {
 }
 // Masks of a step's forward pass: for the embeddings, then for the two branches of each layer.
 std::vector<Mask> dropped(Model& g, uint64_t seed, int64_t step) {
-    const auto in = toy_tokens(B * S, SMALL.V, 1);
+    const auto in = toy_tokens(g.plan.B * g.plan.S, g.c.V, 1);
     g.train.begin(0, seed, step);
-    g.batch.upload(in.data(), in.data(), B, S);
+    g.batch.upload(in.data(), in.data(), g.plan.B, g.plan.S);
     g.forward(true);
-    const size_t n = size_t(B) * S * size_t(SMALL.C);
+    const size_t n = in.size() * size_t(g.c.C);
     std::vector<Mask> masks(1, Mask(n));
     for (size_t i = 0; i < n; i++) masks[0][i] = typed<double>(g, g.a[0].x)[i] == 0;
     auto unchanged = [&](const Activation* from, const Activation* to) {
@@ -44,9 +44,9 @@ std::vector<Mask> dropped(Model& g, uint64_t seed, int64_t step) {
         masks.emplace_back(n);
         for (size_t i = 0; i < n; i++) masks.back()[i] = x[i] == y[i];
     };
-    for (size_t l = 0; l < size_t(SMALL.L); l++) {
+    for (size_t l = 0; l < size_t(g.c.L); l++) {
         unchanged(g.a[l].x, g.a[l].x2);
-        unchanged(g.a[l].x2, l + 1 < size_t(SMALL.L) ? g.a[l + 1].x : g.x_last);
+        unchanged(g.a[l].x2, l + 1 < size_t(g.c.L) ? g.a[l + 1].x : g.x_last);
     }
     return masks;
 }
@@ -90,6 +90,32 @@ TEST_CASE("dropout: what a model drops is independent between steps, seeds, laye
         for (int by : {1, 2, 4, SMALL.C, S * SMALL.C})    // shifts by columns, positions, sequences
             check_independent(Mask(all[i].begin() + by, all[i].end()), Mask(all[i].begin(), all[i].end() - by));
     }
+}
+
+TEST_CASE("dropout: what many layers drop in a step is not what the next step drops") {
+    Config c = {.V = 61, .T = 16, .L = 586, .NH = 1, .C = 8};
+    c.adapter.ranks[Adapter::fc2][0] = 1;
+    c.adapter.dropout = 0.5f;
+    Model g(reference_ops());
+    REQUIRE(g.allocate(c, {.mode = RunMode::train, .B = 1, .S = 16, .dropout = 0.5f}).ok());
+    g.init(1);
+    const std::vector<Mask> before = dropped(g, 7, 3);
+    Mask last;    // the last product's adapter drops its input last
+    for (size_t i = 0; i < before[0].size(); i++) last.push_back(typed<double>(g, g.dropped)[i] == 0);
+    const std::vector<Mask> after = dropped(g, 7, 4);
+    // Sites have numbers: 0 for the embeddings, then three for each layer, then those of adapters.
+    // 4096 of them fit beside the next step's.
+    auto by_hand = [&](uint64_t stream, uint64_t number) {
+        const Philox4 seed = philox(7, stream, number);
+        const Dropout d = {0.5f, seed.v[0] | uint64_t(seed.v[1]) << 32, 0};
+        Mask m;
+        for (size_t i = 0; i < last.size(); i++) m.push_back(!is_kept(d, int64_t(i)));
+        return m;
+    };
+    CHECK(after[4] == by_hand(0x64726F70, 4 * 4096 + 6));    // layer 1's ffn
+    CHECK(before[2 * 585 + 2] == by_hand(0x64726F70, 3 * 4096 + 3 * 585 + 3));
+    CHECK(last == by_hand(0x64726F70 | uint64_t(1) << 32, 3 * 4096 + 7 * 586 - 4096));
+    CHECK(last != after[4]);
 }
 
 TEST_CASE("dropout: attention's output is on average what it is without") {

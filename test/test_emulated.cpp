@@ -1,23 +1,11 @@
 // test_emulated.cpp - commands with --device cuda by build/emu/flatgpt, whose GPU is emulated.
 #include <signal.h>
 
+#include "emulated.h"
 #include "mpirun.h"
 #include "toy_run.h"
 
 namespace {
-std::string emulated_binary() {
-    const char* path = getenv("FLATGPT_EMU");
-    return fs::absolute(path ? path : "build/emu/flatgpt").string();
-}
-ProcessResult run_emulated(std::vector<std::string> args, std::vector<std::string> environment = {}) {
-    args.insert(args.begin(), emulated_binary());
-    ProcessOptions o;
-    o.environment = environment;
-    o.timeout = 120;
-    return run_process(args, o);
-}
-#define NEED_EMULATED() \
-    if (!fs::exists(emulated_binary())) SKIP("no build/emu/flatgpt: make test builds it")
 // Arguments that train a model with heads of 32, small enough for the emulated GPU.
 std::vector<std::string> small(const Toy& toy, const std::string& out, std::vector<std::string> more = {}) {
     std::vector<std::string> a = toy.args(out, {"--device", "cuda", "--channels", "64", "--batch", "2"});
@@ -176,18 +164,9 @@ TEST_CASE("cuda command line: --dry-run tells the memory within 2 %") {
     Toy toy;
     for (const char* recompute : {"none", "blocks"})
         for (const char* dtype : {"bf16", "fp32"}) {
-            auto args = small(toy, std::string(recompute) + dtype,
-                              {"--dtype", dtype, "--recompute", recompute, "--steps", "1", "--channels", "128"});
-            ProcessResult run = run_emulated(args, {"EMU_REPORT=1"});
-            INFO(run.err);
-            REQUIRE(run.exit_code == 0);
-            args.push_back("--dry-run");
-            ProcessResult dry = run_emulated(args);
-            INFO(dry.out);
-            REQUIRE(dry.exit_code == 0);
-            const double told = number(dry.out.substr(dry.out.find("  total")), "(");
-            const double held = number(run.err, "emulated GPU: at most ");
-            CHECK(told == doctest::Approx(held).epsilon(0.02));
+            check_emulated_memory(
+                small(toy, std::string(recompute) + dtype,
+                      {"--dtype", dtype, "--recompute", recompute, "--steps", "1", "--channels", "128"}));
         }
 }
 
@@ -354,6 +333,11 @@ TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global b
             CHECK(toy.metrics(out) == before);
         }
     }
+    std::vector<std::string> taught = small(toy, "taught", {"--teacher", toy.dir + "/one_fp32"});
+    taught.insert(taught.begin(), emulated_binary());
+    const ProcessResult refused = run_process(mpirun(2, taught), mpirun_options(120));
+    CHECK(refused.exit_code == 2);
+    CHECK(contains(refused.err, "on GPUs a teacher is for one rank, found 2: each would time"));
     CHECK(!ranks("wire", {"--dtype", "bf16", "--zero", "1", "--reduce-dtype", "bf16"}).empty());
     CHECK(number(toy.metrics("wire"), "\"step\":8,\"loss\":") ==
           doctest::Approx(number(toy.metrics("bf160"), "\"step\":8,\"loss\":")).epsilon(1e-2));

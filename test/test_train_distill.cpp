@@ -1,6 +1,8 @@
 // test_train_distill.cpp - flatgpt train --teacher: losses, resume, ranks, refusals.
 #include <nlohmann/json.hpp>
 
+#include "emulated.h"
+#include "sanitizers.h"
 #include "toy_ranks.h"
 
 namespace {
@@ -57,6 +59,21 @@ TEST_CASE("distillation: a resumed run has the same bits, ranks have the same lo
     }
 }
 
+TEST_CASE("distillation: --dry-run tells the teacher's memory, of every kind of file") {
+    if (ASAN) SKIP("AddressSanitizer has memory of its own");
+    const RanksToy toy;
+    must(toy.args("large", {"--steps", "1", "--channels", "512", "--heads", "8", "--layers", "12"}));
+    must({"convert", toy.dir + "/large", toy.dir + "/large.gguf", "--type", "q8_0"});
+    for (const char* name : {"/large", "/large.gguf"}) {
+        CAPTURE(std::string(name));
+        Words a =
+            toy.args(std::string("of") + name, {"--teacher", toy.dir + name, "--steps", "2", "--channels", "128"});
+        Toy::set(a, "--dtype", "auto");
+        CHECK(contains(check_memory(a, 7e7), "  the teacher  "));
+    }
+    must(with(toy.args("none", {"--teacher", toy.dir + "/gone"}), {"--dry-run"}), 3, "gone");
+}
+
 TEST_CASE("distillation: a teacher that does not fit is told before anything is written") {
     DistillToy toy;
     must(toy.args("none", {"--teacher", "test/golden/sft", "--steps", "2"}), 2, "this model's tokenizer (257 tokens)");
@@ -64,4 +81,34 @@ TEST_CASE("distillation: a teacher that does not fit is told before anything is 
     must(toy.student("none", {"--seq-len", "64"}), 2, "is shorter than --seq-len 64");
     must(toy.student("none", {"--distill-mix", "1.5"}), 2, "--distill-mix");
     CHECK(!fs::exists(toy.dir + "/none/metrics.jsonl"));
+}
+
+TEST_CASE("cuda command line: a teacher's probabilities are learnt as on a CPU, in the memory that a dry run tells") {
+    NEED_EMULATED();
+    const RanksToy toy;
+    must(toy.args("teacher", {"--steps", "10", "--channels", "128"}));
+    auto student = [&](const std::string& device, const std::string& dtype, const Words& more = {}) {
+        return toy.args(device + dtype, with({"--teacher", toy.dir + "/teacher", "--steps", "4", "--channels", "64",
+                                              "--batch", "2", "--dtype", dtype, "--device", device},
+                                             more));
+    };
+    must(student("cpu", "fp32"));
+    REQUIRE(run_emulated(student("cuda", "fp32")).exit_code == 0);
+    toy.same_losses("cpufp32", "cudafp32", 1e-4);
+    for (const char* dtype : {"fp32", "bf16"})
+        check_emulated_memory(student("cuda", dtype, {"--out", toy.dir + "/memory" + dtype}));
+    // The teacher's part limits --batch auto, too.
+    auto batch = [&](const Words& more) {
+        const ProcessResult r =
+            run_emulated(toy.args("auto" + std::to_string(more.size()),
+                                  with({"--channels", "64", "--batch", "auto", "--total-batch", "2048", "--steps", "1",
+                                        "--dtype", "fp32", "--device", "cuda"},
+                                       more)),
+                         {"EMU_MEMORY_MB=140"});
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        return number(r.err, "--batch auto: ");
+    };
+    const double with_teacher = batch({"--teacher", toy.dir + "/teacher"});
+    CHECK(with_teacher < batch({}));
 }

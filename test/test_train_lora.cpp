@@ -329,6 +329,41 @@ TEST_CASE("lora: adapters of several ranks, and large ones, come back as they we
     CHECK(g.loss(toy.newest("on")) == doctest::Approx(before).epsilon(1e-6));
 }
 
+TEST_CASE("lora: an adapter goes on with the dropout that its file names, unless another is given") {
+    RanksToy toy;
+    const std::string dropped = toy.dir + "/dropped", config = "/adapter_config.json";
+    auto run = [&](const std::string& out, const std::string& from, const Words& more, const std::string& row) {
+        must(questions(toy.dir + "/" + out, changed({"--from", from, "--steps", "3"}, more)));
+        CHECK(contains(read_file(toy.dir + "/" + out + "/run.toml"), "\nlora-dropout = " + row + "\n"));
+    };
+    auto name = [&](const std::string& value) {
+        fs::remove_all(dropped);
+        fs::copy(START, dropped);
+        std::string text = read_file(dropped + config);
+        const size_t at = text.find("\"lora_dropout\": 0.0");
+        REQUIRE(at != text.npos);
+        write_file(dropped + config, text.replace(at, strlen("\"lora_dropout\": 0.0"), "\"lora_dropout\": " + value));
+    };
+    name("0.25");
+    run("named", dropped, {}, "0.25");
+    run("given", START, {"--lora-dropout", "0.25"}, "0.25");
+    run("none", START, {}, "0.0");
+    run("zero", dropped, {"--lora-dropout", "0"}, "0.0");
+    CHECK(toy.losses("named") == toy.losses("given"));
+    CHECK(toy.losses("none") == toy.losses("zero"));
+    CHECK(toy.losses("none") != toy.losses("named"));
+    // Its own files name it, too, for a run that goes on with them.
+    CHECK(contains(read_file(toy.newest("named") + config), "\"lora_dropout\": 0.25"));
+    run("again", toy.newest("named"), {}, "0.25");
+    for (const char* value : {"1", "-1", "\"x\""}) {
+        name(value);
+        must(questions(toy.dir + "/bad", {"--from", dropped}), 3, "dropped/adapter_config.json: lora_dropout");
+    }
+    must(questions(toy.dir + "/bad", {"--lora-dropout", "-0.5"}), 2, "--lora-dropout -0.5: expected 0 to 0.99, or -1");
+    must(questions(toy.dir + "/bad", {"--lora-dropout", "1"}), 2, "--lora-dropout");
+    CHECK(!fs::exists(toy.dir + "/bad"));
+}
+
 TEST_CASE("lora: a killed run goes on with the same bits") {
     RanksToy toy;
     Words command = with_rank(toy.dir + "/whole", {"--save-every", "4", "--steps", "24", "--lora-dropout", "0.1"});

@@ -5,7 +5,9 @@
 #include <numeric>
 #include <nlohmann/json.hpp>
 
+#include "emulated.h"
 #include "files/json.h"
+#include "sanitizers.h"
 #include "toy_ranks.h"
 
 namespace {
@@ -94,6 +96,13 @@ TEST_CASE("train reward: several updates, a reference, and the norms of the loss
     CHECK(!fs::exists(toy.dir + "/three/reference.bin"));
     // The second and third update raise the probabilities of the better answers.
     CHECK(row("three", "loss")[0] < -1e-4);
+    // The speed counts the positions of all updates: 64 sequences of 16 in each.
+    auto positions = [&](const std::string& out) {
+        const std::string metrics = read_file(toy.dir + "/" + out + "/metrics.jsonl");
+        return number(metrics, "\"tokens_per_second\":") * number(metrics, "\"ms\":") / 1e3;
+    };
+    CHECK(positions("one") == doctest::Approx(1024));
+    CHECK(positions("three") == doctest::Approx(3 * 1024));
     // Answers of one token: the three norms are the same, also with other batches.
     must(toy.reward("plain", {"--batch", "32", "--total-batch", "1024", "--seq-len", "16"}));
     for (const char* norm : {"sequence", "tokens", "constant"}) {
@@ -184,6 +193,59 @@ TEST_CASE("train reward: rewards of a command, and commands that fail in a run")
     CHECK(std::count(once.begin(), once.end(), '\n') == 64);
 }
 
+TEST_CASE("train reward: a command that dies on one rank ends them all with its name, after a checkpoint") {
+    NEED_MPIRUN();
+    DigitsToy toy;
+    auto dies = [&](const std::string& out, const std::string& when, const Words& more, int steps) {
+        const std::string name = out + ".sh";
+        const std::string program =
+            toy.script(name, "n=0; while read -r line; do n=$((n+1)); [ $OMPI_COMM_WORLD_RANK = 1 ] && " + when +
+                                 " && exit 5; echo $((n % 3)); done");
+        Words p = toy.reward(out, with({"--threads", "1", "--batch", "32", "--reward", program}, more));
+        p.insert(p.begin(), flatgpt_binary());
+        const ProcessResult r = run_process(mpirun(2, p), mpirun_options(120));
+        INFO(r.err);
+        CHECK(r.exit_code == 1);
+        CHECK(contains(r.err, "flatgpt train: rank 0: rank 1 ("));
+        CHECK(contains(r.err, name + ": expected a number for each answer, found the output's end after "));
+        CHECK(contains(r.err, "it ended with exit code 5"));
+        CHECK(!contains(r.err, "rank 1: "));
+        REQUIRE(fs::path(toy.newest(out)).filename() == "step_0000000" + std::to_string(steps));
+        must({"train", "--config", toy.dir + "/" + out + "/run.toml", "--resume", "auto", "--reward", "exact"});
+        CHECK(toy.losses(out).size() == 6);
+    };
+    dies("step", "[ $n -gt 100 ]", {}, 3);
+    // Behind the 64 answers of two steps come those of a validation.
+    dies("validation", "[ $n -eq 70 ]", {"--prompts-val", toy.prompts, "--eval-every", "2"}, 2);
+}
+
+TEST_CASE("train reward: a command that hangs dies with its run, and the run's own stop is not its fault") {
+    DigitsToy toy;
+    // The trainer has the command's parent's number. It is stopped for longer than the limit.
+    const std::string stops =
+        toy.script("stops.sh",
+                   "read -r line; kill -STOP $PPID; sleep 7; kill -CONT $PPID; sleep 0.5; echo 0\n"
+                   "while read -r line; do echo 0; done");
+    must(toy.reward("stops", {"--reward", stops, "--reward-timeout", "6", "--steps", "1"}));
+    // It ignores what it can, and so does its child.
+    const std::string pids = toy.dir + "/pids";
+    const std::string hangs = toy.script("hangs.sh", "trap '' HUP TERM PIPE; sleep 600 & echo 0 $! >" + pids +
+                                                         "; echo 1 $$ >>" + pids + "; sleep 600; sleep 600");
+    Words p = toy.reward("hangs", {"--reward", hangs});
+    p.insert(p.begin(), flatgpt_binary());
+    Process run(p);
+    const Killer killer{toy.dir};
+    for (int i = 0; i < 10000 && run.running() && numbers(pids).size() < 2; i++) usleep(2000);
+    REQUIRE(numbers(pids).size() == 2);
+    run.send(SIGKILL);
+    (void)run.wait();
+    for (const auto& [which, pid] : numbers(pids)) {
+        CAPTURE(which);
+        for (int i = 0; i < 10000 && !gone(pid); i++) usleep(2000);
+        CHECK(gone(pid));
+    }
+}
+
 TEST_CASE("train reward: ranks draw the answers of one process, and have its losses") {
     NEED_MPIRUN();
     DigitsToy toy;
@@ -232,6 +294,25 @@ TEST_CASE("train reward: adapters, bf16, the preview, the dry run") {
     CHECK(contains(planned, "keys and values of sampled answers"));
     CHECK(contains(planned, "the reference (--kl)"));
     CHECK(!fs::exists(out));
+}
+
+TEST_CASE("train reward: --dry-run tells the memory of answers and reference within 3 %") {
+    if (ASAN) SKIP("AddressSanitizer has memory of its own");
+    const DigitsToy toy;
+    // The second step samples beside what the first one has allocated.
+    auto check = [&](const std::string& channels, const std::string& context, const Words& more) {
+        const std::string base = toy.dir + "/base" + channels;
+        must(toy.args("base" + channels,
+                      {"--data", toy.dir + "/digits.bin", "--val", toy.dir + "/digits.bin", "--steps", "1", "--batch",
+                       "1", "--channels", channels, "--layers", "8", "--seq-len", context}));
+        Words a = {"--from", base, "--batch", "2", "--seq-len", context, "--steps", "2"};
+        return check_memory(toy.reward("of" + channels, with(a, more)), 1.5e8);
+    };
+    // 64 answers of nearly 512 tokens.
+    const std::string long_answers = check("64", "512", {"--answer-tokens", "508", "--total-batch", "32768"});
+    CHECK(number(long_answers, "of sampled answers") == 128);
+    CHECK(!contains(long_answers, "reference"));
+    CHECK(contains(check("512", "16", {"--kl", "0.1", "--total-batch", "128"}), "the reference (--kl)"));
 }
 
 TEST_CASE("train reward: what is wrong is told before anything is written") {
@@ -302,4 +383,66 @@ TEST_CASE("train reward: answers that end, and the norms of the loss for several
     // At a rate of 0 nothing is clipped, in any update.
     run("still", {"--updates", "3", "--clip", "1e-6"});
     CHECK(toy.losses("still", "\"clipped\":") == std::vector<double>{0, 0});
+}
+
+TEST_CASE("cuda command line: rewards are learnt as on a CPU; resumed, with the same bits") {
+    NEED_EMULATED();
+    const DigitsToy toy;
+    must(toy.args("wide", {"--data", toy.dir + "/digits.bin", "--val", toy.dir + "/digits.bin", "--steps", "20",
+                           "--channels", "64", "--seq-len", "32"}));
+    auto train = [&](const std::string& out, const Words& more) {
+        const ProcessResult r = run_emulated(toy.reward(out, with({"--from",
+                                                                   toy.dir + "/wide",
+                                                                   "--batch",
+                                                                   "8",
+                                                                   "--total-batch",
+                                                                   "512",
+                                                                   "--seq-len",
+                                                                   "16",
+                                                                   "--answer-tokens",
+                                                                   "3",
+                                                                   "--reward",
+                                                                   "regex:^[0-4]",
+                                                                   "--updates",
+                                                                   "2",
+                                                                   "--kl",
+                                                                   "0.1",
+                                                                   "--steps",
+                                                                   "4",
+                                                                   "--save-every",
+                                                                   "2",
+                                                                   "--lr",
+                                                                   "1e-3"},
+                                                                  more)));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+    };
+    for (const char* dtype : {"fp32", "bf16"}) {
+        const std::string cpu = std::string("cpu_") + dtype, gpu = std::string("gpu_") + dtype;
+        train(cpu, {"--dtype", dtype, "--device", "cpu"});
+        train(gpu, {"--dtype", dtype, "--device", "cuda"});
+        // In bf16 a rounding may make another token the sampled one.
+        const bool exact = dtype[0] == 'f';
+        if (exact) CHECK(toy.samples(cpu) == toy.samples(gpu));
+        toy.same_losses(cpu, gpu, exact ? 1e-6 : 5e-3, {"\"loss\":"});
+        toy.same_losses(cpu, gpu, exact ? 1e-5 : 0.15, {"\"grad_norm\":", "\"kl\":"});
+        CHECK(toy.losses(cpu, "\"reward\":")[0] == toy.losses(gpu, "\"reward\":")[0]);
+        train("parts", {"--dtype", dtype, "--device", "cuda"});
+        fs::remove_all(toy.newest("parts"));
+        train("parts", {"--dtype", dtype, "--device", "cuda", "--resume", "auto"});
+        CHECK(toy.metrics("parts") == toy.metrics(gpu));
+        CHECK(toy.samples("parts") == toy.samples(gpu));
+        fs::remove_all(toy.dir + "/parts");
+    }
+    check_emulated_memory(toy.reward("memory", {"--from", toy.dir + "/wide", "--device", "cuda", "--batch", "2", "--kl",
+                                                "0.1", "--total-batch", "256", "--seq-len", "16", "--steps", "2"}));
+    // --batch auto takes a part of a group, if no whole one fits.
+    Words parts = toy.reward("auto", {"--from", toy.dir + "/wide", "--device", "cuda", "--batch", "auto", "--group",
+                                      "64", "--seq-len", "16", "--steps", "1"});
+    const ProcessResult r = run_emulated(parts, {"EMU_MEMORY_MB=140"});
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    const int chosen = int(number(r.err, "--batch auto: "));
+    CHECK((chosen > 1 && chosen < 64 && 64 % chosen == 0));
+    CHECK(contains(read_file(toy.dir + "/auto/run.toml"), "total-batch = 1024\n"));
 }

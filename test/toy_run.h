@@ -127,3 +127,20 @@ inline double peak_memory(Process& p) {
     }
     return peak;
 }
+// The memory of which a dry run tells must be the run's peak, within 3 %. Returns what was told.
+inline std::string check_memory(std::vector<std::string> args, double least) {
+    std::vector<std::string> dry = args;
+    dry.push_back("--dry-run");
+    const std::string said = must(dry).out;
+    args.insert(args.begin(), flatgpt_binary());
+    Process running(args);
+    const double measured = peak_memory(running);
+    const ProcessResult ran = running.wait();
+    INFO(said << ran.err);
+    REQUIRE(ran.exit_code == 0);
+    const double predicted = std::stod(said.substr(said.rfind('(') + 1));
+    MESSAGE("predicted " << predicted / 1e6 << " MB, measured " << measured / 1e6 << " MB");
+    CHECK(std::fabs(predicted / measured - 1) < 0.03);
+    CHECK(measured > least);
+    return said;
+}

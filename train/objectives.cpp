@@ -1,6 +1,7 @@
 // objectives.cpp - the table of objectives, and the loss of tokens.
 #include "train/objectives.h"
 
+#include "model/cost_table.h"
 #include "train/preference_loss.h"
 #include "train/reward/loss.h"
 #include "train/train.h"
@@ -24,6 +25,10 @@ class TokenLoss : public StepLoss {
         t.device.model->teacher = nullptr;    // validation measures the loss on tokens
     }
     double of_guess() const override { return t.teacher.model ? double(INFINITY) : std::log(double(t.config.V)); }
+    Status add_memory(std::vector<MemoryRow>& rows, int B) const override {
+        if (!t.o.teacher.empty()) add_model(rows, "the teacher", TRY(t.teacher_memory(B)));
+        return {};
+    }
     Result<double> validate(const Show& show) override {
         Objective fixed = t.objective;    // random draws as in `flatgpt eval`
         fixed.seed = Objective{}.seed;

@@ -38,12 +38,13 @@ class StepLoss {
     virtual void end() {}
     // The host waits for each batch's losses, so no step is queued while another one runs.
     virtual bool on_host() const { return false; }
-    virtual double of_guess() const { return INFINITY; }         // a random guess has this loss; INFINITY: unknown
-    virtual std::string text() const { return ""; }              // metrics for the progress line
-    virtual void add_metrics(Json&) const {}                     // the last ended step's metrics
-    virtual void add_speeds(Json&) const {}                      // the same of metrics that depend on the clock
-    virtual void add_memory(std::vector<MemoryRow>&) const {}    // for --dry-run: beside the model's
-    virtual Status sync() { return {}; }                         // flushes files on which a checkpoint relies
+    virtual double of_guess() const { return INFINITY; }    // a random guess has this loss; INFINITY: unknown
+    virtual std::string text() const { return ""; }         // metrics for the progress line
+    virtual void add_metrics(Json&) const {}                // the last ended step's metrics
+    virtual void add_speeds(Json&) const {}                 // the same of metrics that depend on the clock
+    // Adds what a run with batches of B sequences holds beside the model.
+    virtual Status add_memory(std::vector<MemoryRow>&, int) const { return {}; }
+    virtual Status sync() { return {}; }    // flushes files on which a checkpoint relies
     // Returns the loss on the validation data. `show`: receives finished and all windows.
     typedef std::function<void(int64_t done, int64_t windows)> Show;
     virtual Result<double> validate(const Show& show) = 0;

@@ -241,8 +241,9 @@ Status Trainer::choose_batch() {
     plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
     plan.balance = float(o.balance_loss), plan.router_z_loss = float(o.router_z_loss);
     plan.comm_dtype = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
-    const int step = sequences();    // a batch has whole samples, except that answers are cut into any batches
-    if (!samples_answers() && o.batch % step)
+    loss = task->loss(*this);
+    const int step = together();
+    if (o.batch % step)
         return fail(Exit::usage, "--batch %d: expected a multiple of %d, the number of sequences of each of %s's %s",
                     o.batch, step, task->flag, task->noun);
     if (o.batch) return {};
@@ -252,15 +253,18 @@ Status Trainer::choose_batch() {
     // Uses 95 % of free memory, because the allocator rounds up and other processes need some. On a
     // CPU, the ranks of a machine share that memory.
     const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.info.local_ranks);
-    const int64_t pass = source ? step * ceil_div(source->samples(), plan.ranks) : 256;
+    const int64_t pass = source ? sequences() * ceil_div(source->samples(), plan.ranks) : 256;
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks)
                                        : std::min<int64_t>(256, pass);
     auto need = [&](int B) {
         plan.B = B;
-        const Result<std::vector<MemoryRow>> memory = memory_cost(device.model->op, config, plan);
-        if (!memory.status.ok()) return INT64_MAX;
+        Result<std::vector<MemoryRow>> memory = memory_cost(device.model->op, config, plan);
+        if (!memory.ok() || !loss->add_memory(memory.value, B).ok()) return INT64_MAX;
         return total_bytes(memory.value) + collective_scratch(device.model->op, config, plan, device.gpu);
     };
+    plan.B = step;    // what is wrong with sizes or a teacher is told first
+    std::vector<MemoryRow> least = TRY(memory_cost(device.model->op, config, plan));
+    TRY(loss->add_memory(least, step));
     if (need(step) > free)
         return fail(Exit::device, "out of memory: %s of %d tokens needs %s, %s are free",
                     step == 1 ? "one sequence" : counted(step, "sequence").c_str(), o.seq_len,
@@ -281,7 +285,8 @@ void Trainer::resolve(const std::string& key, const std::string& unset, const st
     if (at != std::string::npos) o.resolved.replace(at, key.size() + 3 + unset.size(), key + " = " + value);
 }
 
-// For --batch auto: the largest batch that fits on every rank and divides the step's tokens.
+// For --batch auto: the largest batch that fits on every rank and divides the step's tokens. If
+// these follow from the batch, it has whole groups of answers, or divides a group.
 void Trainer::agree_on_batch() {
     if (o.batch) return;
     if (ranks.coordinator) {
@@ -289,7 +294,9 @@ void Trainer::agree_on_batch() {
             plan.B = std::min(plan.B, stoi(theirs));
         plan.B = stoi(ranks.coordinator->broadcast(std::to_string(plan.B)));
     }
-    while (plan.B > sequences() && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B -= sequences();
+    const int64_t rows = o.total_batch / o.seq_len / plan.ranks;
+    auto divides = [&] { return rows ? rows % plan.B == 0 : plan.B % sequences() == 0 || sequences() % plan.B == 0; };
+    while (plan.B > together() && !divides()) plan.B -= together();
     o.batch = plan.B;
     resolve("batch", "0", std::to_string(o.batch));
     progress.note("--batch auto: " + counted(o.batch, "sequence") + " of " + counted(o.seq_len, "token"));
@@ -334,7 +341,7 @@ Status Trainer::open_data() {
 }
 
 LoaderConfig Trainer::loader_config() const {
-    const int step = samples_answers() ? 1 : task->sequences;    // the loader has prompts without answers
+    const int step = together();    // the loader has prompts without answers
     return {.B = samples_answers() ? 1 : o.batch / step,
             .S = o.seq_len * step,
             .vocab = config.V,
@@ -428,7 +435,6 @@ Status Trainer::plan_steps() {
         return fail(Exit::usage, "--warmup %lld is longer than --steps %lld", (long long)o.warmup, (long long)o.steps);
     schedule = {decay_named(o.lr_schedule), o.lr, o.final_lr_frac, o.warmup, o.steps};
     tokens.resize(size_t(micro)), targets.resize(size_t(micro));
-    loss = task->loss(*this);
     return {};
 }
 

@@ -182,6 +182,7 @@ Status Trainer::choose_trained() {
         const double rank = o.lora_rank, alpha = o.lora_alpha > 0 ? o.lora_alpha : 2 * rank;
         wanted.scale = float(alpha / (o.lora_rank_stabilised ? std::sqrt(rank) : rank));
         wanted.magnitudes = o.lora_dora;
+        wanted.dropout = config.adapter.dropout;
         wanted.base = has_adapters ? config.adapter.base : std::filesystem::absolute(start).string();
         if (has_adapters ? wanted != config.adapter : resuming)
             return fail(Exit::usage, "%s has %s; leave out the options --lora-...", start.c_str(),
@@ -189,10 +190,17 @@ Status Trainer::choose_trained() {
                                      : "no adapters");
         config.adapter = wanted;
     }
+    if (o.lora_dropout < 0 && o.lora_dropout != -1)
+        return fail(Exit::usage, "--lora-dropout %g: expected 0 to 0.99, or -1: that of --from's adapters",
+                    o.lora_dropout);
+    if (o.lora_dropout < 0) {
+        o.lora_dropout = double(config.adapter.dropout);
+        resolve("lora-dropout", "-1.0", o.lora_dropout > 0 ? formatted("%.9g", o.lora_dropout) : "0.0");
+    }
     config.adapter.dropout = float(o.lora_dropout);
     if (config.adapter.magnitudes && o.lora_dropout > 0)
-        return fail(Exit::usage, "--lora-dropout: %s has adapters with magnitudes (DoRA), which take no dropout",
-                    start.c_str());
+        return fail(Exit::usage, "--lora-dropout %g: adapters with magnitudes (DoRA) take none; give --lora-dropout 0",
+                    o.lora_dropout);
     if (config.adapter.any() && o.resize_vocab)
         return fail(Exit::usage, "--resize-vocab: %s has adapters, which do not hold the embeddings; merge them first",
                     start.c_str());
@@ -211,18 +219,31 @@ Status Trainer::choose_trained() {
     return check_trained(config);
 }
 
+ModelOptions Trainer::teacher_options() const {
+    ModelOptions options;
+    options.model = o.teacher;
+    return options;
+}
+Capacity Trainer::teacher_capacity(int B) const {
+    return {B, o.seq_len, plan.spans || config.mask_kind != MaskKind::causal};
+}
+Result<std::vector<MemoryRow>> Trainer::teacher_memory(int B) const {
+    return model_memory(teacher_options(), device.model->op, device.gpu, o.device.dtype,
+                        [&](const Config&, bool) { return teacher_capacity(B); });
+}
+
 // The teacher reads the same tokens, so its vocabulary must be this model's.
 Status Trainer::open_teacher() {
     if (o.teacher.empty()) return {};
-    ModelOptions options;
-    options.model = o.teacher;
     DeviceOptions same = o.device;
     if (device.gpu) same.dtype = dtype_name(device.dtype);
     if (device.gpu && ranks.count() > 1)
-        return fail(Exit::usage, "--teacher %s: on GPUs a teacher is for one rank; leave it out", o.teacher.c_str());
-    TRY(load_model(teacher, options, same, false, [&](const Config&, bool) {
-        return Capacity{plan.B, plan.S, plan.spans || config.mask_kind != MaskKind::causal};
-    }));
+        return fail(Exit::usage,
+                    "--teacher %s: on GPUs a teacher is for one rank, found %d: each would time the teacher's products "
+                    "for itself, and a resumed run would round differently; train on one GPU, or on CPUs",
+                    o.teacher.c_str(), ranks.count());
+    TRY(load_model(teacher, teacher_options(), same, false,
+                   [&](const Config&, bool) { return teacher_capacity(plan.B); }));
     // Opening a device for inference turns the timing of algorithms off.
     if (device.gpu) TRY(open_device(o.device, true, ranks.info.local_rank));
     const Model& other = *teacher.model;

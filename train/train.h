@@ -43,7 +43,7 @@ struct TrainOptions {
     bool init = false, resize_vocab = false;
     std::string train_only, lora_targets = "all";
     int lora_rank = 0;
-    double lora_alpha = 0, lora_dropout = 0, lora_plus = 1;
+    double lora_alpha = 0, lora_dropout = -1, lora_plus = 1;
     bool lora_rank_stabilised = false, lora_dora = false;
     std::string quantize = "none";
     std::string teacher;
@@ -105,7 +105,7 @@ struct Trainer {
     std::vector<int> tokens, targets;
     std::vector<std::vector<Text>> texts;    // the texts in each sequence of a batch
     struct StepSize {
-        int64_t positions;                                        // this rank computes them
+        int64_t positions;                                        // this rank computes them, in all updates
         int64_t terms;                                            // StepLoss::begin, on all ranks
     } sizes[2] = {};                                              // steps on the device: two at most
     Json extra_metrics = Json::object();                          // more metrics of this step
@@ -135,6 +135,8 @@ struct Trainer {
     bool validates() const { return !(o.*task->val_files).empty(); }
     bool samples_answers() const { return task->sequences == 0; }                      // the objective is reward
     int sequences() const { return samples_answers() ? o.group : task->sequences; }    // in a loader's sample
+    // A batch has a multiple of so many sequences: whole samples, but a group may span batches.
+    int together() const { return samples_answers() ? 1 : task->sequences; }
     Status read_lines();                   // reads files of lines; without --seq-len, sets the length
     Status open_data();                    // opens the loaders
     LoaderConfig loader_config() const;    // training data's, without the files
@@ -160,8 +162,11 @@ struct Trainer {
     Result<Config> named_model(bool there, ModelSource& base);
     Status choose_model();      // sets config and tokenizer
     Status choose_trained();    // everything, adapters or some tensors
-    Status open_teacher();      // loads --teacher
-    Status keep_packed();       // keeps the base's weights in their file's blocks, beside adapters
+    ModelOptions teacher_options() const;
+    Capacity teacher_capacity(int B) const;
+    Result<std::vector<MemoryRow>> teacher_memory(int B) const;
+    Status open_teacher();    // loads --teacher
+    Status keep_packed();     // keeps the base's weights in their file's blocks, beside adapters
     Status choose_tokenizer(const ModelSource& base);
     Status choose_objective();    // also finds the mask token
     Status load();                // loads weights: resumed, --from, or random

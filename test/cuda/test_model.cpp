@@ -1,5 +1,7 @@
 // test_model.cpp - the whole model on the CUDA backend: equal to the reference, equal to itself by
 // other paths, out of memory.
+#include <set>
+
 #include "model/cost_table.h"
 #include "train/gpu_plan.h"
 
@@ -319,6 +321,53 @@ TEST_CASE("model on cuda: memory held is the memory foretold") {
             CHECK(held <= foretold + (cuda_emulated() ? 0 : 4 << 20));
             CHECK(held >= foretold - 1024);
         }
+}
+
+namespace {
+// Widths of the products that a model computes, apart for those in fp8: the smaller of in and out.
+struct Widths : Observer {
+    std::set<int> of_fp8, of_others;
+    using Observer::Observer;
+    void call(const Cost& work, const std::function<void()>& run) override {
+        const CallSizes& c = work.call;
+        if (c.operation == Operation::linear_forward || c.operation == Operation::linear_backward)
+            (c.precision == Precision::fp8 ? of_fp8 : of_others).insert(std::min(c.in, c.out));
+        run();
+    }
+};
+}    // namespace
+
+TEST_CASE("fp8 model: with adapters the losses are near bf16's, and the adapters' products are not fp8") {
+    NEED_FP8();
+    Config c = {.V = 101, .T = 48, .L = 4, .NH = 2, .C = 64};
+    for (const AdaptedMatrix& m : adapted_matrices(c)) c.adapter.ranks[m.product][m.piece] = 16;    // fp8 could take it
+    const int B = 2, S = 40;
+    const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
+    auto train = [&](Dtype dtype, std::vector<float>* gradients) {
+        const Widths widths(cuda_ops<bf16>(dtype));
+        Model g(widths.table);
+        toy_model(g, c, {.mode = RunMode::train, .B = B, .S = S});
+        std::vector<double> losses;
+        for (int step = 0; step < 4; step++) {
+            losses.push_back(train_pass(g, in, out, B, S));
+            if (step == 0) *gradients = flat_grads(g);
+            update(g, 1e-2f, 0.95f, 0.1f, 1);
+        }
+        CHECK(widths.of_fp8 == (is_fp8(dtype) ? std::set<int>{64} : std::set<int>{}));
+        CHECK((widths.of_others.contains(16) && widths.of_others.contains(64)));
+        return losses;
+    };
+    std::vector<float> gradients, theirs;
+    const std::vector<double> bf16s = train(Dtype::bf16, &gradients);
+    CHECK(bf16s[3] < bf16s[0] - 0.1);
+    for (Dtype dtype : fp8_types()) {
+        const std::vector<double> losses = train(dtype, &theirs);
+        for (size_t step = 0; step < 4; step++)
+            CHECK(losses[step] == doctest::Approx(bf16s[step]).epsilon(step ? 3e-2 : 1e-2));
+        CHECK(losses[3] < losses[0] - 0.1);
+        CHECK(relative(theirs, gradients) < 0.15);
+        CHECK(relative(theirs, gradients) > 5e-3);    // proof of fp8
+    }
 }
 
 TEST_CASE("fp8 model: losses and gradients near the reference's, the same bits again and with recomputation") {

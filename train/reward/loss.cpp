@@ -30,9 +30,9 @@ uint64_t step_seed(const Trainer& t, int64_t step) {
     return r.v[0] | uint64_t(r.v[1]) << 32;
 }
 // Experts' counts have memory for --batch sequences alone.
-int together(const Trainer& t, int64_t answers) {
-    const int most = t.config.experts ? t.o.batch : std::max(t.o.batch, MOST_TOGETHER);
-    return int(std::min({answers, int64_t(most), int64_t(t.o.batch) * t.o.seq_len}));
+int together(const Trainer& t, int B, int64_t answers) {
+    const int most = t.config.experts ? B : std::max(B, MOST_TOGETHER);
+    return int(std::min({answers, int64_t(most), int64_t(B) * t.o.seq_len}));
 }
 int64_t step_answers(const Trainer& t) { return t.o.total_batch / t.o.seq_len / t.plan.ranks; }    // a rank's
 const Prompts& prompts_of(const SampleSource& source) { return static_cast<const Prompts&>(source); }
@@ -106,19 +106,24 @@ Status RewardLoss::open_reference() {
     return t.ranks.first() ? reference_write(t.o.out + "/" + REFERENCE_FILE, identity) : Status{};
 }
 
-void RewardLoss::add_memory(std::vector<MemoryRow>& rows) const {
+// Without --total-batch the number of a step's answers depends on B; then as many as are ever
+// sampled together count.
+Status RewardLoss::add_memory(std::vector<MemoryRow>& rows, int B) const {
     Config c = t.config;
-    c.T = std::min(c.T, t.o.seq_len + 1);
-    const int validated = t.validates() ? together(t, ceil_div(t.val.samples(), t.ranks.count())) : 0;
-    rows.push_back({"keys and values of sampled answers",
-                    std::max(together(t, step_answers(t)), validated) * cache_bytes(c, t.device.model->op.activation)});
-    if (params.kl == 0) return;
+    const int longest = std::max(t.source->longest(), t.val_source ? t.val_source->longest() : 0);
+    c.T = std::min(c.T, longest + 1);
+    const int64_t answers = t.o.total_batch ? step_answers(t) : INT32_MAX;
+    const int64_t validated = t.val_source ? ceil_div(t.val_source->samples(), t.ranks.count()) : 0;
+    const int sequences = std::max(together(t, B, answers), together(t, B, validated));
+    rows.push_back({"keys and values of sampled answers", sequences * cache_bytes(c, t.device.model->op.activation)});
+    if (params.kl == 0) return {};
     c = t.config;
-    c.adapter = {};
-    Plan plan = {.mode = RunMode::infer, .B = t.o.batch, .S = t.o.seq_len};
+    c.trained.clear();
+    if (t.resuming || !is_adapter(t.start)) c.adapter = {};
+    Plan plan = {.mode = RunMode::infer, .B = B, .S = t.o.seq_len};
     plan.stored = t.plan.stored;
-    const Result<std::vector<MemoryRow>> all = memory_cost(t.device.model->op, c, plan);
-    if (all.ok()) rows.push_back({"the reference (--kl)", total_bytes(all.value)});
+    add_model(rows, "the reference (--kl)", TRY(memory_cost(t.device.model->op, c, plan)));
+    return {};
 }
 
 // ---- answers ------------------------------------------------------------------------------------
@@ -129,7 +134,7 @@ Result<std::vector<RewardLoss::Rollout>> RewardLoss::sample(const std::vector<co
     for (const PromptLine* line : prompts) what.prompts.push_back(line->ids);
     what.num = group;
     what.tokens = t.o.answer_tokens;
-    what.batch = together(t, int64_t(prompts.size()) * group);
+    what.batch = together(t, t.o.batch, int64_t(prompts.size()) * group);
     what.sampling = {.temperature = temperature, .top_k = 0, .seed = seed};
     what.first_sequence = sequence;
     what.progress = [](int64_t, int64_t) { count_progress(); };
@@ -149,6 +154,19 @@ Result<std::vector<RewardLoss::Rollout>> RewardLoss::sample(const std::vector<co
     return all;
 }
 
+// Samples, on all ranks. A command may fail on one of them: the others hear of it and end with its
+// exit code, so that together they write a checkpoint of the steps before.
+Result<std::vector<RewardLoss::Rollout>> RewardLoss::sample_on_ranks(const std::vector<const PromptLine*>& prompts,
+                                                                     int group, double temperature, uint64_t seed,
+                                                                     int64_t sequence) {
+    Result<std::vector<Rollout>> mine = std::vector<Rollout>();
+    if (!prompts.empty()) mine = sample(prompts, group, temperature, seed, sequence);
+    Status all = t.agreed(mine.status);
+    if (all.code == Exit::peer) all.code = Exit::run;
+    TRY(all);
+    return mine;
+}
+
 // The ranks take the step's prompts in turn: the same ones, and the same random numbers, for any
 // number of ranks.
 Status RewardLoss::draw() {
@@ -156,7 +174,7 @@ Status RewardLoss::draw() {
     const double began = now_seconds();
     std::vector<const PromptLine*> lines;
     for (int64_t k = 0; k < prompts; k++) lines.push_back(&prompts_of(t.data.source()).line(t.data.sample(first + k)));
-    rollouts = TRY(sample(lines, t.o.group, t.o.temperature, step_seed(t, t.issued), first * t.o.group));
+    rollouts = TRY(sample_on_ranks(lines, t.o.group, t.o.temperature, step_seed(t, t.issued), first * t.o.group));
     seconds = now_seconds() - began;
     step = {};
     for (size_t i = 0; i < rollouts.size(); i += size_t(t.o.group)) {
@@ -324,9 +342,8 @@ Result<double> RewardLoss::validate(const Show& show) {
     std::vector<const PromptLine*> lines;
     t.val.seek({0, 0});
     for (int64_t i = first; i < end; i++) lines.push_back(&prompts.line(t.val.sample(i)));
-    if (!lines.empty())
-        for (const Rollout& r : TRY(sample(lines, 1, 0, 0, first)))
-            sums.answers++, sums.reward += r.reward, sums.tokens += double(r.ids.size()), sums.cut += r.cut;
+    for (const Rollout& r : TRY(sample_on_ranks(lines, 1, 0, 0, first)))
+        sums.answers++, sums.reward += r.reward, sums.tokens += double(r.ids.size()), sums.cut += r.cut;
     show(end - first, end - first);
     validation = sums;
     if (t.ranks.coordinator) {

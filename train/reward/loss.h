@@ -33,7 +33,7 @@ class RewardLoss : public StepLoss {
     std::string text() const override;
     void add_metrics(Json& row) const override;
     void add_speeds(Json& row) const override;
-    void add_memory(std::vector<MemoryRow>& rows) const override;
+    Status add_memory(std::vector<MemoryRow>& rows, int B) const override;
     Result<double> validate(const Show& show) override;
     void add_validation(Json& row) const override { validation.add_to(row, "val_", false); }
 
@@ -52,6 +52,8 @@ class RewardLoss : public StepLoss {
                                         uint64_t seed, int64_t sequence) const;
 
   private:
+    Result<std::vector<Rollout>> sample_on_ranks(const std::vector<const PromptLine*>& prompts, int group,
+                                                 double temperature, uint64_t seed, int64_t sequence);
     Status open_samples();
     Status open_reference();
     Status score_reference();
