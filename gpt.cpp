@@ -138,7 +138,7 @@ void Gpt::embed_forward(const KvCache* cache) {
 void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) {
     count_progress();
     pass.layer = l;
-    refresh_norms(l);
+    refresh_row_norms(l);
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const Precision precision = precision_of(l);

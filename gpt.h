@@ -71,6 +71,7 @@ struct Gpt {
     void block_forward(int l, Activation* out, KvCache* cache, BlockPart part = BlockPart::whole);
     void final_norm();
     void head_forward(Activation* logits, const Input* x, int rows);
+    void refresh_row_norms(int l);    // adapters' row norms, if the weights have changed since
     FfnStep ffn(int l) const;
 
     // If set, loss() learns from this model's probabilities, too. The teacher must have run
@@ -107,11 +108,13 @@ struct Gpt {
     // Scratch of adapters (LowRank in layers/compose.h), and the blocks of their matrices.
     Activation *low_sum = nullptr, *low_gradient = nullptr, *wide = nullptr, *unscaled = nullptr;
     Input* dropped = nullptr;
-    RowBlocks low_blocks[Adapter::PRODUCTS] = {};
-    std::vector<uint64_t> norms_of;    // (L): ParamStore::version at which Activations::inverse_norms were computed
-    Activation* head = nullptr;        // (head_rows,Vp): logits
-    Input* dhead = nullptr;            // (head_rows,Vp): their gradients; may be head
-    int head_rows = 0;                 // positions per chunk of logits
+    std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> low_blocks;    // (L)
+    // (L): the weights' ParamStore::version that each block's Activations::inverse_norms belong to;
+    // 0: none yet.
+    std::vector<uint64_t> row_norms_version;
+    Activation* head = nullptr;    // (head_rows,Vp): logits
+    Input* dhead = nullptr;        // (head_rows,Vp): their gradients; may be head
+    int head_rows = 0;             // positions per chunk of logits
     // With Plan::weighted: factors of the positions' gradients; losses of the terms.
     float *position_weights = nullptr, *term_losses = nullptr;    // (N), (B)
 
@@ -129,7 +132,6 @@ struct Gpt {
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
     ProductWeights product(Adapter::Product which, int l) const;
     ProductGradients gradients(Adapter::Product which, int l) const;
-    void refresh_norms(int l);           // adapters' norms, if the weights have changed
     int lowest_trained_block() const;    // -1: the embeddings are trained, too; c.L: no block is
     NormStep norm1(int l) const;
     NormStep norm2(int l) const;

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
@@ -141,11 +141,14 @@ Result<AdapterFiles> adapter_open(const std::string& dir) {
         const std::string_view n = e.name;
         const auto end = std::ranges::find_if(ENDS, [&](std::string_view s) { return n.ends_with(s); });
         const size_t which = size_t(end - std::begin(ENDS)), kinds = c.magnitudes ? 3 : 2;
+        if (which == 2 && !c.magnitudes)
+            return fail(Exit::input, "%s: %s belongs to DoRA, but use_dora is not true in %s", to.file->path().c_str(),
+                        e.name.c_str(), name.c_str());
         if (which >= kinds || !n.starts_with(PREFIX) || e.shape.size() != (which < 2 ? 2 : 1))
             return fail(Exit::input, "%s: tensor \"%s\": expected matrices named %sMODULE%s and %s%s",
                         to.file->path().c_str(), e.name.c_str(), std::string(PREFIX).c_str(),
                         std::string(ENDS[0]).c_str(), std::string(ENDS[1]).c_str(),
-                        c.magnitudes ? ", and vectors named .lora_magnitude_vector" : "");
+                        c.magnitudes ? formatted(", and vectors named %s", std::string(ENDS[2]).c_str()).c_str() : "");
         modules[e.name.substr(PREFIX.size(), n.size() - PREFIX.size() - end->size())][which] = e;
     }
     for (const auto& [module, t] : modules) {
@@ -206,11 +209,14 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
     for (auto& ranks : c->adapter.ranks) std::ranges::fill(ranks, 0);
     const std::vector<AdaptedMatrix> matrices = adapted_matrices(*c);
     for (const AdapterFiles& from : adapters) {
-        if (from.magnitudes && (adapters.size() > 1 || from.weight != 1))
+        if (from.magnitudes && adapters.size() > 1)
             return fail(Exit::usage,
-                        "--adapter %s: its magnitudes (DoRA) are those of the base model with this adapter alone, in "
-                        "full; merge it first",
+                        "%s: its magnitudes (DoRA) are those of the base model with this adapter alone; merge one of "
+                        "the two first",
                         from.dir.c_str());
+        if (from.magnitudes && from.weight != 1)
+            return fail(Exit::usage, "%s=%g: an adapter with magnitudes (DoRA) applies in full; leave out =%g",
+                        from.dir.c_str(), from.weight, from.weight);
         std::set<std::string> used;
         int ranks[Adapter::PRODUCTS][Adapter::PIECES] = {};
         for (const AdaptedMatrix& m : matrices) {
@@ -229,6 +235,13 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
             if (!used.contains(m.name))
                 return fail(Exit::input, "%s: %s: the model has no such matrix in its blocks",
                             from.file->path().c_str(), m.name.c_str());
+        for (const AdaptedMatrix& m : matrices)
+            if (from.magnitudes && ranks[m.product][m.piece] &&
+                !find_module(from, bare_name(m.module, *c->family), *c->family))
+                return fail(Exit::input,
+                            "%s: %s: it has no adapter, which other layers have; with magnitudes (DoRA) expected one "
+                            "in each layer, or merge with PEFT",
+                            from.file->path().c_str(), m.module.c_str());
         for (int p = 0; p < Adapter::PRODUCTS; p++)
             for (int i = 0; i < Adapter::PIECES; i++) c->adapter.ranks[p][i] += ranks[p][i];
     }
@@ -244,13 +257,14 @@ Result<AllMatrices> adapter_matrices(const Config& c, const std::vector<AdapterF
     AllMatrices all;
     const double common = common_scale(adapters);
     const std::vector<Tensor> tensors = config_tensors(c);
+    const auto blocks = adapter_blocks(c);
     for (const AdaptedMatrix& m : adapted_matrices(c)) {
         if (!c.adapter.rank(m.product)) continue;
         const auto t = std::ranges::find(tensors, m.tensor, &Tensor::name);
         AdapterMatrices& to = all[m.tensor];
         if (!to.R) {
             to.R = c.adapter.rank(m.product);
-            to.blocks = adapter_blocks(c, m.product);
+            to.blocks = blocks[size_t(m.block)][m.product];
             to.a.resize(size_t(to.R * t->cols));
             to.b.resize(size_t(t->rows * to.R));
             to.m.resize(c.adapter.magnitudes ? size_t(t->rows) : 0);
@@ -259,7 +273,7 @@ Result<AllMatrices> adapter_matrices(const Config& c, const std::vector<AdapterF
         for (const AdapterFiles& from : adapters) {
             const AdapterModule* module = find_module(from, bare_name(m.module, *c.family), *c.family);
             if (!module) continue;
-            std::vector<float> a, b;
+            std::vector<float> a, b, magnitudes;
             TRY(read_tensor(from, module->a, &a));
             TRY(read_tensor(from, module->b, &b));
             const int rank = int(module->a.shape[0]);
@@ -267,8 +281,8 @@ Result<AllMatrices> adapter_matrices(const Config& c, const std::vector<AdapterF
             const Piece& piece = t->pieces[size_t(m.piece)];
             put_rows(c, *t, piece, b, rank, column, to.R, float(module->scale * from.weight / common), &to.b);
             if (c.adapter.magnitudes) {
-                TRY(read_tensor(from, module->magnitude, &b));
-                put_rows(c, *t, piece, b, 1, 0, 1, 1, &to.m);
+                TRY(read_tensor(from, module->magnitude, &magnitudes));
+                put_rows(c, *t, piece, magnitudes, 1, 0, 1, 1, &to.m);
             }
             column += rank;
         }
@@ -306,8 +320,7 @@ Result<WeightsReader> merged_reader(WeightsReader base, const std::vector<Adapte
                 const float* a = m.a.data() + k * t.cols;
                 for (int64_t j = 0; factor != 0 && j < t.cols; j++) row[j] += factor * a[j];
             }
-            const int block = m.blocks.of(r);
-            if (m.m.empty() || m.blocks.col[block] == m.blocks.col[block + 1]) continue;
+            if (m.m.empty() || !m.blocks.columns(r)) continue;
             const double norm = std::sqrt(std::inner_product(row, row + t.cols, row, 0.0));
             const float factor = norm > 0 ? float(double(m.m[size_t(r)]) / norm) : 1;
             for (int64_t j = 0; j < t.cols; j++) row[j] *= factor;

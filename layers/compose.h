@@ -10,7 +10,7 @@
 // Low-rank adapter of a linear layer (LoRA, Hu et al. 2021): y += scale * drop(x) a^T b^T. With
 // magnitudes m (DoRA, Liu et al. 2024) the sum w + scale * b a has rows of the norms m:
 // y = m / |w + scale * b a| * (x w^T + scale * x a^T b^T). The backward pass takes the norms for
-// constants (section 4.3).
+// constants (section 4.3 there).
 struct LowRank {
     const Parameter *a = nullptr, *b = nullptr;    // (R,C), (OC,R); null: none
     int R = 0;
@@ -22,7 +22,7 @@ struct LowRank {
     Activation* low_gradient = nullptr;      // (N,R): scratch
     Activation* wide = nullptr;              // (N,max(C,OC)): scratch
     const Parameter* magnitude = nullptr;    // (OC) or null
-    float* inverse_norms = nullptr;          // (OC), by adapter_norms
+    float* inverse_norms = nullptr;          // (OC), by adapter_row_norms; 0: a row without an adapter
     Activation* unscaled = nullptr;          // (N,OC): scratch; used with magnitudes
     Input* dropped = nullptr;                // (N,C): scratch; used with dropout
     explicit operator bool() const { return a; }
@@ -58,13 +58,15 @@ inline void adapter_low(const Table& op, const Input* x, const LowRank& l, int N
     op.add_scaled(l.low_sum, nullptr, l.low_sum, l.scale, n, {});
     op.round_inputs(l.low, l.low_sum, n);
 }
-// Computes the norms of the rows of w + scale * b a, for all passes until the weights change.
-inline void adapter_norms(const Table& op, const ProductWeights& p, int C, int OC) {
+// Fills LowRank::inverse_norms, which are right until the weights change. Does nothing without
+// magnitudes.
+inline void adapter_row_norms(const Table& op, const ProductWeights& p, int C, int OC) {
     const LowRank& l = p.adapter;
-    if (l.magnitude) op.adapted_row_norms(l.inverse_norms, p.w, l.a, l.b, l.scale, l.blocks, C, OC, l.R);
+    if (l.magnitude) op.inverse_row_norms(l.inverse_norms, p.w, l.a, l.b, l.scale, l.blocks, C, OC, l.R);
 }
 // y = x w^T + b + residual + the adapter's addend.    x (N,C)  y (N,OC)
-// residual (N,OC) or null. The adapter's addend comes first, as a residual of the product.
+// residual (N,OC) or null. The addend comes first, as a residual of the product; with magnitudes, b
+// and the true residual are added after the factors.
 inline void adapted_linear(const Table& op, Activation* y, const Input* x, const ProductWeights& p,
                            const Activation* residual, int N, int C, int OC, Precision precision) {
     const LowRank& l = p.adapter;
@@ -76,8 +78,9 @@ inline void adapted_linear(const Table& op, Activation* y, const Input* x, const
     op.linear_forward(l.unscaled, x, p.w, nullptr, l.wide, N, C, OC, precision);
     op.scale_columns_forward(y, l.unscaled, l.magnitude, l.inverse_norms, p.b, residual, N, OC);
 }
-// Backward pass of the magnitudes: returns the gradient of the sum that they scale, given dy. That
-// sum is computed again, because nothing keeps it.    x (N,C)  dy (N,OC)
+// Backward pass of the factors m / norm: adds the gradient of m to d (OC) and returns the gradient
+// of their input, in LowRank::unscaled, given dy (N,OC). The factors' input is computed again,
+// because nothing keeps it. Returns dy if there are no magnitudes.    x (N,C)
 inline const Activation* magnitude_backward(const Table& op, Gradient* d, const Activation* dy, const Input* x,
                                             const ProductWeights& p, int N, int C, int OC, Precision precision) {
     const LowRank& l = p.adapter;
@@ -92,6 +95,7 @@ inline void adapted_linear_backward(const Table& op, Activation* dx, const Produ
                                     const Input* x, const ProductWeights& p, int N, int C, int OC,
                                     Precision precision) {
     const LowRank& l = p.adapter;
+    // A bias, which the factors do not change, is frozen beside an adapter: d.b is null.
     dy = magnitude_backward(op, d.magnitude, dy, x, p, N, C, OC, precision);
     op.linear_backward(dx, d.w, d.b, dy, x, p.w, N, C, OC, precision);
     if (!l) return;

@@ -131,8 +131,8 @@ template <class P> struct CpuKernels : Ops<float, P> {
     // dx (p.y) = dy (p.x) w, for the rows of w from `from` on
     void (*packed_gradient)(const PackedProduct& p, int64_t from);
     int64_t (*packed_gradient_scratch)(int N, int C, int OC);
-    // adapted_row_norms of one row, with the columns of b from `from` to `to`
-    float (*adapted_row_norm)(const float* w, const float* a, const float* b, float scale, int from, int to, int C);
+    // inverse_row_norms of one row, with the columns of b from `from` to `to`
+    float (*inverse_row_norm)(const float* w, const float* a, const float* b, float scale, int from, int to, int C);
     int64_t (*scratch[int(Operation::count)])(const CallSizes& call);    // an operation's scratch bytes; null: none
 };
 // Enters a CPU kernel (P: the type of parameters) and its scratch bytes into the table.

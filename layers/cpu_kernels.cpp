@@ -11,7 +11,7 @@ namespace ISA {
 
 // CPU kernels that are not operations.
 #define OTHERS(X)       \
-    X(adapted_row_norm) \
+    X(inverse_row_norm) \
     X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch) X(packed_gradient) X(packed_gradient_scratch)
 #define DECLARE(f)                                  \
     Target<decltype(CpuKernels<float>::f)>::type f; \

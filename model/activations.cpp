@@ -127,15 +127,15 @@ static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
     if (train) at.reserve(g.low_gradient, N * R);
     if (c.adapter.magnitudes) {
         at.reserve(g.unscaled, N * widest);
-        g.norms_of.assign(size_t(c.L), 0);
+        g.row_norms_version.assign(size_t(c.L), 0);
         for (int l = 0; l < c.L; l++)
             for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-                if (c.adapter.rank(p)) at.reserve(g.a[size_t(l)].inverse_norms[p], widest);
+                if (const int rows = output_width(c, p, l); rows && c.adapter.rank(p))
+                    at.reserve(g.a[size_t(l)].inverse_norms[p], rows);
     }
     if (train && c.adapter.dropout > 0)
         at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));
-    for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-        g.low_blocks[p] = adapter_blocks(c, p);
+    g.low_blocks = adapter_blocks(c);
 }
 
 void lay_out_activations(Layout& at, Gpt& g) {

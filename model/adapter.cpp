@@ -26,8 +26,8 @@ std::vector<AdaptedMatrix> adapted_matrices(const Config& c) {
             CHECK(t.pieces.size() <= size_t(Adapter::PIECES), "%s has %zu pieces", t.name.c_str(), t.pieces.size());
             for (const Piece& piece : t.pieces) {
                 const int i = int(&piece - &t.pieces[0]), rank = c.adapter.ranks[p][i];
-                all.push_back(
-                    {p, i, t.name, without_weight(piece.name), piece.first, piece.rows, t.cols, column, rank});
+                all.push_back({p, t.bucket - 1, i, t.name, without_weight(piece.name), piece.first, piece.rows, t.cols,
+                               column, rank});
                 column += rank;
             }
         }
@@ -42,20 +42,24 @@ int64_t trained_parameters(const Config& c) {
     return n;
 }
 
-RowBlocks adapter_blocks(const Config& c, Adapter::Product product) {
-    RowBlocks to;
+std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> adapter_blocks(const Config& c) {
+    std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> all(size_t(c.L));
     for (const AdaptedMatrix& m : adapted_matrices(c)) {
-        if (m.product != product || m.piece != to.count) continue;    // other blocks have the same pieces
+        RowBlocks& to = all[size_t(m.block)][m.product];
         to.count++;
         to.row[to.count] = int(m.first + m.rows);
         to.col[to.count] = int(m.column + m.rank);
     }
-    return to;
+    return all;
+}
+int output_width(const Config& c, Adapter::Product which, int l) {
+    if (which == Adapter::qkv) return c.qkv_width();
+    if (which == Adapter::fc) return c.up_width(l);
+    return which == Adapter::proj || c.ffn_width(l) ? c.C : 0;
 }
 std::string adapter_tensor(const std::string& product, char which) {
     return product.substr(0, product.size() - 1) + "_" + which;
 }
-std::string product_tensor(const std::string& adapter) { return adapter.substr(0, adapter.size() - 2) + "w"; }
 
 Result<Adapter> adapter_for(const Config& c, int rank, const std::string& targets) {
     Adapter to;
@@ -87,9 +91,6 @@ Result<Adapter> adapter_for(const Config& c, int rank, const std::string& target
 static int input_width(const Config& c, Adapter::Product which, int l) {
     return which == Adapter::proj ? c.attention_width() : which == Adapter::fc2 ? c.ffn_width(l) : c.C;
 }
-static int output_width(const Config& c, Adapter::Product which, int l) {
-    return which == Adapter::qkv ? c.qkv_width() : which == Adapter::fc ? c.up_width(l) : c.C;
-}
 ProductWeights Gpt::product(Adapter::Product which, int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Parameter* const weights[][2] = {{p.qkvw, p.qkvb}, {p.projw, p.projb}, {p.fcw, p.fcb}, {p.fc2w, p.fc2b}};
@@ -100,7 +101,7 @@ ProductWeights Gpt::product(Adapter::Product which, int l) const {
                   .b = p.low_b(which),
                   .R = c.adapter.rank(which),
                   .scale = c.adapter.scale,
-                  .blocks = low_blocks[which],
+                  .blocks = low_blocks[size_t(l)][which],
                   .low = low,
                   .low_sum = op.has_input_type() ? low_sum : reinterpret_cast<Activation*>(low),
                   .low_gradient = low_gradient,
@@ -121,11 +122,11 @@ ProductGradients Gpt::gradients(Adapter::Product which, int l) const {
     return {store.into(of[which][0]), of[which][1], store.into(d.low_a(which)), store.into(d.low_b(which)),
             d.magnitude(which)};
 }
-void Gpt::refresh_norms(int l) {
-    if (!c.adapter.magnitudes || norms_of[size_t(l)] == store.version) return;
-    norms_of[size_t(l)] = store.version;
+void Gpt::refresh_row_norms(int l) {
+    if (!c.adapter.magnitudes || row_norms_version[size_t(l)] == store.version) return;
+    row_norms_version[size_t(l)] = store.version;
     for (const Adapter::Product which : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-        adapter_norms(op, product(which, l), input_width(c, which, l), output_width(c, which, l));
+        adapter_row_norms(op, product(which, l), input_width(c, which, l), output_width(c, which, l));
 }
 int Gpt::lowest_trained_block() const {
     if (dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb) return -1;

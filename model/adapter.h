@@ -5,6 +5,7 @@
 // A matrix of files that has an adapter of its own.
 struct AdaptedMatrix {
     Adapter::Product product;
+    int block;              // index in the model
     int piece;              // index of the matrix among the product's
     std::string tensor;     // name of the product's tensor: "0.qkvw"
     std::string module;     // name in files without ".weight": "model.layers.0.self_attn.q_proj"
@@ -17,12 +18,12 @@ struct AdaptedMatrix {
 std::vector<AdaptedMatrix> adapted_matrices(const Config& c);
 // Elements that a run with this configuration trains: all, those of the named tensors, or adapters.
 int64_t trained_parameters(const Config& c);
-// Blocks of the matrix b of a product's adapter that are not zero; the same in each block of the
-// model that has the product.
-RowBlocks adapter_blocks(const Config& c, Adapter::Product product);
+// The parts of the adapters' matrices b that are not zero, by the model's blocks and products.
+std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> adapter_blocks(const Config& c);
+// Channels of a product's output in block l; 0: the block has no such product.
+int output_width(const Config& c, Adapter::Product which, int l);
 // Names of an adapter's tensors, "0.qkv_a", "0.qkv_b" and "0.qkv_m", from the product's, "0.qkvw".
 std::string adapter_tensor(const std::string& product, char which);
-std::string product_tensor(const std::string& adapter);    // "0.qkvw" from any of these
 
 // Returns an adapter of one rank for targets: "all", "attention", or names separated by commas. A
 // name is one of our products (qkv, proj, fc, fc2) or a matrix's in files, such as q_proj. Exit 2:

@@ -104,7 +104,8 @@ PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::v
     cache.from_start = S > 1 && prefill && g.pass.precision == Precision::prefill;
     g.pass.spans = g.c.mask_kind == MaskKind::prefix && prefill;
     if (g.pass.spans) upload_prefixes(g, lengths);
-    g.store.await();    // may wait, which graph capture forbids
+    g.store.await();                                           // may wait, which graph capture forbids
+    for (int l = 0; l < g.c.L; l++) g.refresh_row_norms(l);    // a graph that is launched again has no such check
     run(g, cache, as_before, sample_args);
     return {g.pass, lengths, S > 1};
 }

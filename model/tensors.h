@@ -23,7 +23,7 @@ template <class T> struct Params {
     T *lnfw, *lnfb;
 };
 // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L); uniform: between -1/sqrt(cols) and 1/sqrt(cols);
-// row_norms: the norms of the rows of the product's matrix
+// row_norms: the norms of the rows of the product's matrix, once that is there
 enum class Init { zero, one, normal, normal_residual, uniform, row_norms };
 
 // Layout of a tensor in files. straight: as in memory; transposed: (cols, rows); by_head: rows

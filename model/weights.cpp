@@ -299,17 +299,24 @@ static float initial(const Tensor& t, double std, uint64_t seed, uint64_t tensor
     }
 }
 
-// Writes the norms of the rows of w, whose values come before.
-void ParamStore::write_row_norms(const Tensor& to, const Tensor& w) {
-    const int64_t CHUNK = std::max<int64_t>(1, (1 << 20) / w.cols);
-    std::vector<float> some(size_t(CHUNK * w.cols)), norms;
-    for (int64_t first = 0; first < w.rows; first += CHUNK) {
-        const int64_t count = std::min(CHUNK, w.rows - first);
-        read(StateKind::weights, w.offset + first * w.cols, count * w.cols, some.data());
-        for (const float* row = some.data(); row < some.data() + count * w.cols; row += w.cols)
-            norms.push_back(float(std::sqrt(std::inner_product(row, row + w.cols, row, 0.0))));
+// Writes the norms of the rows of matrices that have adapters, whose weights must be there; 0 to
+// all other rows, whose magnitudes nothing reads.
+void ParamStore::init_magnitudes(const Config& c, const std::vector<Tensor>& tensors) {
+    auto tensor = [&](const std::string& name) { return std::ranges::find(tensors, name, &Tensor::name); };
+    for (const AdaptedMatrix& m : adapted_matrices(c)) {
+        const auto to = tensor(adapter_tensor(m.tensor, 'm')), w = tensor(m.tensor);
+        if (to == tensors.end()) continue;
+        const int64_t CHUNK = std::max<int64_t>(1, (1 << 20) / m.cols);
+        std::vector<float> rows(size_t(std::min(CHUNK, m.rows) * m.cols)), norms(size_t(m.rows), 0);
+        for (int64_t r = 0; r < m.rows && m.rank; r++) {
+            const int64_t in_chunk = r % CHUNK, count = std::min(CHUNK, m.rows - r);
+            if (in_chunk == 0)
+                read(StateKind::weights, w->offset + (m.first + r) * m.cols, count * m.cols, rows.data());
+            const float* row = rows.data() + in_chunk * m.cols;
+            norms[size_t(r)] = float(std::sqrt(std::inner_product(row, row + m.cols, row, 0.0)));
+        }
+        write(StateKind::weights, to->offset + m.first, m.rows, norms.data());
     }
-    write(StateKind::weights, to.offset, to.rows, norms.data());
 }
 // The weights depend on the seed alone, not on the number of ranks or threads.
 void ParamStore::init(const Config& c, uint64_t seed, bool adapters_only) {
@@ -319,10 +326,7 @@ void ParamStore::init(const Config& c, uint64_t seed, bool adapters_only) {
     for (size_t i = 0; i < tensors.size(); i++) {
         const Tensor& t = tensors[i];
         if (adapters_only && !t.adapter) continue;
-        if (t.init == Init::row_norms) {
-            write_row_norms(t, *std::ranges::find(tensors, product_tensor(t.name), &Tensor::name));
-            continue;
-        }
+        if (t.init == Init::row_norms) continue;
         const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02;
         const int64_t size = t.size(), local_first = t.file_rows * t.cols;    // the vocabulary's padding stays zero
         for (int64_t from = 0; from < size; from += CHUNK) {
@@ -335,4 +339,5 @@ void ParamStore::init(const Config& c, uint64_t seed, bool adapters_only) {
             write(StateKind::weights, t.offset + from, n, host.data());
         }
     }
+    init_magnitudes(c, tensors);
 }

@@ -13,6 +13,7 @@
 //   zero 2  Each rank also keeps the gradients of its partition alone. A bucket's gradients are
 //           computed in a work buffer and summed after every batch of a step, not only the last.
 #pragma once
+#include <atomic>
 #include <map>
 
 #include "comm/comm.h"
@@ -54,7 +55,8 @@ struct ParamStore {
     std::vector<int> owners;    // the rank that saves each bucket
     int64_t flat = 0;           // elements of a full buffer
     int64_t frozen = 0;         // elements of the frozen tensors behind it, in params
-    uint64_t version = 1;       // grows with each change of the parameters
+    // Grows with updates and writes, which threads may share. Row norms (Gpt) depend on it.
+    std::atomic<uint64_t> version = 1;
 
     PackedWeights packed;    // replaces params if the table's parameters are packed
 
@@ -119,7 +121,7 @@ struct ParamStore {
     std::vector<void*> states_at(StateSize size, int64_t first) const;
     void transform_matrices(const Partition& s, const Step* step, const OptimizerParams& settings);
     void collect_row_state(size_t i);
-    void write_row_norms(const Tensor& to, const Tensor& w);
+    void init_magnitudes(const Config& c, const std::vector<Tensor>& tensors);
     struct Buffer {
         void* data;
         Element type;

@@ -118,7 +118,7 @@ TEST_CASE("trace: the lines of a step, of a prompt and of tokens are the referen
                                           "rope_attention_cached",
                                           "keep_blocks",    // adapters have these five, a teacher the last
                                           "drop_inputs",
-                                          "adapted_row_norms",
+                                          "inverse_row_norms",
                                           "scale_columns_forward",
                                           "scale_columns_backward",
                                           "distill_loss"};

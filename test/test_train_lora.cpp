@@ -119,9 +119,16 @@ TEST_CASE("lora: magnitudes (DoRA) are applied, merged, saved and resumed as PEF
     for (const char* merged : {"/merged", "/merged.gguf"})
         CHECK(g.loss(toy.dir + merged) == doctest::Approx(g.merged).epsilon(1e-5));
     must({"convert", end, toy.dir + "/alone.gguf", "--adapter-only"}, 2, "magnitudes (DoRA)");
-    for (const Words& adapters : {Words{end + "=0.5"}, Words{end, START}, Words{START, end}})
-        must({"sample", SFT, "--adapter", adapters[0], "--adapter", adapters.back(), "--prompt", "a", "--tokens", "1"},
-             2, "magnitudes (DoRA)");
+    must({"sample", SFT, "--adapter", end + "=0.5", "--prompt", "a", "--tokens", "1"}, 2, "leave out =0.5");
+    must({"sample", SFT, "--adapter", START, "--adapter", end, "--prompt", "a", "--tokens", "1"}, 2, "merge one of");
+    must({"info", end}, 0, "magnitudes (DoRA)");
+    // The rows of a layer without an adapter would have norms of 0.
+    AdapterFiles some = adapter_open(end).take();
+    std::erase_if(some.modules, [](const AdapterModule& m) { return contains(m.name, "layers.1.self_attn.o_proj"); });
+    Config c = checkpoint_config(SFT).take();
+    const Status partial = add_adapters(&c, {some});
+    CHECK(partial.code == Exit::input);
+    CHECK(contains(partial.message, "self_attn.o_proj: it has no adapter, which other layers have"));
     // New ones: the base's norms, so that nothing changes before the first step.
     Words command = with_rank(toy.dir + "/whole", {"--lora-dora", "--save-every", "4", "--steps", "12"});
     must(changed(command, {"--out", toy.dir + "/new", "--steps", "1", "--lr", "0"}));
@@ -270,24 +277,28 @@ TEST_CASE("lora: beside weights of a few bits, whose file stays as it is") {
         const std::string file = toy.dir + "/" + type + ".gguf", out = toy.dir + "/" + type;
         must({"convert", toy.dir + "/base", file, "--type", type});
         const std::string bytes = read_file(file);
-        const Words train = {"train",
-                             "--from",
-                             file,
-                             "--data",
-                             toy.dir + "/train.bin",
-                             "--lora-rank",
-                             "4",
-                             "--batch",
-                             "4",
-                             "--seq-len",
-                             "16",
-                             "--steps",
-                             "40",
-                             "--lr",
-                             "5e-3",
-                             "--lora-dropout",
-                             "0.1",
-                             "--out"};
+        Words train = {"train",
+                       "--from",
+                       file,
+                       "--data",
+                       toy.dir + "/train.bin",
+                       "--lora-rank",
+                       "4",
+                       "--batch",
+                       "4",
+                       "--seq-len",
+                       "16",
+                       "--steps",
+                       "40",
+                       "--lr",
+                       "5e-3",
+                       "--lora-dropout",
+                       "0.1",
+                       "--out"};
+        if (type == std::string("q5_1")) {
+            RanksToy::set(train, "--lora-dropout", "0");
+            train.insert(train.begin() + 1, "--lora-dora");
+        }
         must(with(train, {out}));
         const std::vector<double> losses = toy.losses(type);
         CHECK(losses[39] < losses[0] - 0.2);
@@ -384,13 +395,14 @@ TEST_CASE("lora: a killed run goes on with the same bits") {
 TEST_CASE("lora: ranks and ZeRO have the losses of one process") {
     NEED_MPIRUN();
     RanksToy toy;
-    for (const char* dtype : {"fp32", "bf16"}) {
+    for (const auto& [dtype, dora] : {std::pair{"fp32", false}, {"fp32", true}, {"bf16", false}}) {
         if (dtype == std::string("bf16") && !cpu_has_bf16()) continue;
         std::string first;
         for (const auto& [ranks, zero] : {std::pair{1, "0"}, {2, "0"}, {2, "1"}, {2, "2"}}) {
-            const std::string out = dtype + std::to_string(ranks) + zero;
+            const std::string out = (dora ? "dora" : dtype) + std::to_string(ranks) + zero;
             Words p = with_rank(toy.dir + "/" + out, {"--zero", zero, "--threads", "1", "--dtype", dtype, "--chat-val",
                                                       "dev/questions.jsonl"});
+            if (dora) p.push_back("--lora-dora");
             RanksToy::set(p, "--steps", "8");
             p.insert(p.begin(), flatgpt_binary());
             const ProcessResult r = run_process(ranks == 1 ? p : mpirun(ranks, p), mpirun_options(120));
@@ -431,6 +443,11 @@ TEST_CASE("lora: what is wrong is told before anything is written") {
     damaged("\"LORA\"", "\"IA3\"", "peft_type: expected \"LORA\"");
     damaged("\"use_dora\": false", "\"use_dora\": true", "as use_dora says, lora_magnitude_vector (out)");
     damaged("\"use_dora\": false", "\"use_dora\": 1", "use_dora: expected true or false");
+    fs::remove_all(bad);
+    fs::copy(DORA + "end", bad);
+    std::string plain = read_file(bad + "/adapter_config.json");
+    write_file(bad + "/adapter_config.json", plain.replace(plain.find("\"use_dora\": true"), 16, "\"use_dora\": null"));
+    refused({"--from", bad}, 3, "use_dora is not true");
     damaged("\"bias\": \"none\"", "\"bias\": \"all\"", "bias: expected \"none\"");
     damaged("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"", "init_lora_weights: \"pissa\"");
     damaged("\"lora_alpha\": 12", "\"lora_alpha\": \"x\"", "lora_alpha");

@@ -128,21 +128,23 @@ inline Config adapted(Config c, float dropout = 0) {
     c.adapter.dropout = dropout;
     return c;
 }
-// As adapted, with magnitudes (DoRA); a product's second piece, such as the keys, has no adapter.
+// As adapted, with magnitudes (DoRA). A product's second piece, such as the keys, has no adapter,
+// so that some rows keep their weights.
 inline Config decomposed(Config c) {
     c = adapted(c);
     for (auto& ranks : c.adapter.ranks) ranks[1] = 0;
     c.adapter.magnitudes = true;
     return c;
 }
-// Makes zero what training never changes: b outside of its blocks, magnitudes of rows that have no
-// adapter.
+// Makes zero what nothing reads and training never changes: b outside of its blocks, magnitudes of
+// rows that have no adapter.
 inline void keep_adapter_blocks(const Config& c, const Tensor& t, std::vector<float>& x) {
     for (const AdaptedMatrix& m : adapted_matrices(c)) {
         if (!m.rank && t.name == adapter_tensor(m.tensor, 'm')) std::fill_n(x.begin() + m.first, m.rows, 0.0f);
         if (m.piece != 0 || t.name != adapter_tensor(m.tensor, 'b')) continue;
         std::vector<double> exact(x.begin(), x.end());
-        reference_ops().keep_blocks(exact.data(), adapter_blocks(c, m.product), int(t.rows), int(t.cols));
+        reference_ops().keep_blocks(exact.data(), adapter_blocks(c)[size_t(m.block)][m.product], int(t.rows),
+                                    int(t.cols));
         x.assign(exact.begin(), exact.end());
     }
 }

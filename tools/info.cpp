@@ -333,7 +333,8 @@ Status checkpoint_info(const std::string& dir, Rows& rows) {
                                                    : TRY(checkpoint_tensor_files(dir, "model"));
     if (adapter) {
         rows.push_back(count_row("adapter", trained_parameters(config)));
-        rows.back().text += formatted(" parameters, rank up to %d", config.adapter.widest());
+        rows.back().text += formatted(" parameters, rank up to %d%s", config.adapter.widest(),
+                                      config.adapter.magnitudes ? ", with magnitudes (DoRA)" : "");
         rows.push_back({"base", config.adapter.base});
     }
     for (const std::string& file : files)

@@ -87,10 +87,10 @@ template <class P> static float inverse_norm(const P* w, const P* a, const P* b,
     const float norm = __builtin_sqrtf(sum(squares));
     return norm > 0 ? 1 / norm : 0;
 }
-float adapted_row_norm(const float* w, const float* a, const float* b, float scale, int from, int to, int C) {
+float inverse_row_norm(const float* w, const float* a, const float* b, float scale, int from, int to, int C) {
     return inverse_norm(w, a, b, scale, from, to, C);
 }
-template <class P> static void adapted_row_norms(float* inverse, const P* w, const P* a, const P* b, float scale,
+template <class P> static void inverse_row_norms(float* inverse, const P* w, const P* a, const P* b, float scale,
                                                  RowBlocks blocks, int C, int OC, int R) {
     each_item(OC, int64_t(OC) * C, [&](int64_t o) {
         const int i = blocks.of(o), from = blocks.col[i], to = blocks.col[i + 1];
@@ -155,7 +155,7 @@ REGISTER_CPU_TILES(lm_head_backward, lm_head_backward, head_scratch)
 REGISTER_CPU_TILES(linear_gelu_forward, linear_gelu_forward, forward_scratch)
 REGISTER_CPU_TILES(linear_gelu_backward, linear_gelu_backward, backward_scratch)
 REGISTER_CPU(keep_blocks, keep_blocks)
-REGISTER_CPU(adapted_row_norms, adapted_row_norms<P>)
+REGISTER_CPU(inverse_row_norms, inverse_row_norms<P>)
 REGISTER_CPU(scale_columns_forward, scale_columns_forward<P>)
 REGISTER_CPU(scale_columns_backward, scale_columns_backward<P>)
 REGISTER_CPU(from_floats, (convert<P, float>))

@@ -472,10 +472,10 @@ void keep_blocks(float* x, RowBlocks blocks, int rows, int cols) {
     launch(keep_blocks_kernel, {unsigned(ceil_div(n, 256)), 256}, x, blocks, n, cols);
 }
 
-// A block has NORM_ROWS rows, so that each load of a serves all of them. Bound by arithmetic: 2 R
-// FLOPs for each element of w.
+// A block has NORM_ROWS rows, so that each load of a serves all of them: 2 R FLOPs for each element
+// of w, once per update.
 constexpr int NORM_ROWS = 4;
-template <class T> __global__ void adapted_row_norms_kernel(float* inverse, const T* w, const T* a, const T* b,
+template <class T> __global__ void inverse_row_norms_kernel(float* inverse, const T* w, const T* a, const T* b,
                                                             float scale, RowBlocks blocks, int C, int OC, int R) {
     const int first = blockIdx.x * NORM_ROWS, rows = min(NORM_ROWS, OC - first);
     const int from = blocks.col[blocks.of(first)], to = blocks.col[blocks.of(first + rows - 1) + 1];
@@ -491,13 +491,12 @@ template <class T> __global__ void adapted_row_norms_kernel(float* inverse, cons
     }
     for (int i = 0; i < rows; i++) {
         const float norm = sqrtf(block_sum(squares[i]));
-        const int block = blocks.of(first + i);
-        if (threadIdx.x == 0) inverse[first + i] = blocks.col[block] < blocks.col[block + 1] && norm > 0 ? 1 / norm : 0;
+        if (threadIdx.x == 0) inverse[first + i] = blocks.columns(first + i) && norm > 0 ? 1 / norm : 0;
     }
 }
-template <class T> void adapted_row_norms(float* inverse, const T* w, const T* a, const T* b, float scale,
+template <class T> void inverse_row_norms(float* inverse, const T* w, const T* a, const T* b, float scale,
                                           RowBlocks blocks, int C, int OC, int R) {
-    launch(adapted_row_norms_kernel<T>, {unsigned(ceil_div(OC, NORM_ROWS)), 256}, inverse, w, a, b, scale, blocks, C,
+    launch(inverse_row_norms_kernel<T>, {unsigned(ceil_div(OC, NORM_ROWS)), 256}, inverse, w, a, b, scale, blocks, C,
            OC, R);
 }
 
@@ -583,7 +582,7 @@ template <class T> void scale_columns_backward(T* dx, float* dmagnitude, const T
 
 const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype dtype) {
     o.keep_blocks = keep_blocks;
-    o.adapted_row_norms = adapted_row_norms<T>;
+    o.inverse_row_norms = inverse_row_norms<T>;
     o.scale_columns_forward = scale_columns_forward<T>;
     o.scale_columns_backward = scale_columns_backward<T>;
     if constexpr (sizeof(T) == 2) Linear<T, Dtype::bf16>::entries(o);

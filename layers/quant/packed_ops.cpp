@@ -85,16 +85,17 @@ template <Isa isa, Tiles tiles> struct PackedOps {
                 kernels().packed_gradient(product(dx + from * C, dy + from * OC, w, rows, C, OC), int64_t(e) * OC);
         }
     }
-    static void adapted_row_norms(float* inverse, const P* w, const P* a, const P* b, float scale, RowBlocks blocks,
+    static void inverse_row_norms(float* inverse, const P* w, const P* a, const P* b, float scale, RowBlocks blocks,
                                   int C, int OC, int R) {
         each_chunk(OC, [&](int64_t o, int) {
+            inverse[o] = 0;
+            if (!blocks.columns(o)) return;
             thread_local std::vector<float> row;
             row.resize(size_t(C));
             unpack_row(*w, C, o, row.data());
-            const int i = blocks.of(o), from = blocks.col[i], to = blocks.col[i + 1];
-            inverse[o] = from < to
-                             ? kernels().adapted_row_norm(row.data(), a->floats, b->floats + o * R, scale, from, to, C)
-                             : 0;
+            const int i = blocks.of(o);
+            inverse[o] = kernels().inverse_row_norm(row.data(), a->floats, b->floats + o * R, scale, blocks.col[i],
+                                                    blocks.col[i + 1], C);
         });
     }
     static void scale_columns_forward(float* y, const float* x, const P* magnitude, const float* inverse, const P* b,
@@ -160,7 +161,7 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         ops.experts_forward = Of::experts_forward;
         ops.linear_backward = ops.lm_head_backward = Of::linear_backward;
         ops.experts_backward = Of::experts_backward;
-        ops.adapted_row_norms = Of::adapted_row_norms;
+        ops.inverse_row_norms = Of::inverse_row_norms;
         ops.scale_columns_forward = Of::scale_columns_forward;
         ops.scale_columns_backward = Of::scale_columns_backward;
         ops.norm_backward = Of::norm_backward;

@@ -119,7 +119,7 @@ void keep_blocks(T* x, RowBlocks blocks, int rows, int cols) {
             if (c < blocks.col[i] || c >= blocks.col[i + 1]) x[int64_t(r) * cols + c] = 0;
     }
 }
-void adapted_row_norms(float* inverse, const T* w, const T* a, const T* b, float scale, RowBlocks blocks, int C, int OC,
+void inverse_row_norms(float* inverse, const T* w, const T* a, const T* b, float scale, RowBlocks blocks, int C, int OC,
                        int R) {
     for (int o = 0; o < OC; o++) {
         T squares = 0;
@@ -128,9 +128,7 @@ void adapted_row_norms(float* inverse, const T* w, const T* a, const T* b, float
             for (int r = 0; r < R; r++) v += T(scale) * b[int64_t(o) * R + r] * a[int64_t(r) * C + c];
             squares += v * v;
         }
-        const int i = blocks.of(o);
-        const bool adapted = blocks.col[i] < blocks.col[i + 1] && squares > 0;
-        inverse[o] = adapted ? float(1 / std::sqrt(squares)) : 0;
+        inverse[o] = blocks.columns(o) && squares > 0 ? float(1 / std::sqrt(squares)) : 0;
     }
 }
 T column_factor(const T* magnitude, const float* inverse, int c) {

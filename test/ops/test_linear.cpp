@@ -65,10 +65,10 @@ TEST_CASE("linear: zeros outside of an adapter's blocks") {
 
 TEST_CASE("linear: norms of adapted rows") {
     in_each_order([](auto& op) {
-        EXPECT(check_adapted_row_norms(op, {1, {0, 7}, {0, 3}}, 5));
-        EXPECT(check_adapted_row_norms(op, {2, {0, 1, 2}, {0, 1, 2}}, 64));
-        EXPECT(check_adapted_row_norms(op, {3, {0, 20, 25, 31}, {0, 2, 2, 9}}, 33));    // the second has no adapter
-        EXPECT(check_adapted_row_norms(op, {3, {0, 64, 65, 130}, {0, 16, 17, 48}}, 777));
+        EXPECT(check_inverse_row_norms(op, {1, {0, 7}, {0, 3}}, 5));
+        EXPECT(check_inverse_row_norms(op, {2, {0, 1, 2}, {0, 1, 2}}, 64));
+        EXPECT(check_inverse_row_norms(op, {3, {0, 20, 25, 31}, {0, 2, 2, 9}}, 33));    // the second has no adapter
+        EXPECT(check_inverse_row_norms(op, {3, {0, 64, 65, 130}, {0, 16, 17, 48}}, 777));
     });
 }
 

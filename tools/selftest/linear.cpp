@@ -14,7 +14,7 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     CHECK_ROW(linear_backward, 64, 256, test.Vp(), true, false, dtype);
     CHECK_ROW(linear_backward, 256, C, F, true, true, dtype, true, false);    // frozen weights
     CHECK_ROW(keep_blocks, RowBlocks{3, {0, C, 2 * C, 3 * C}, {0, 16, 16, 48}}, 3 * C, 48);
-    CHECK_ROW(adapted_row_norms, RowBlocks{3, {0, C, 2 * C, 3 * C}, {0, 16, 16, 48}}, C);
+    CHECK_ROW(inverse_row_norms, RowBlocks{3, {0, C, 2 * C, 3 * C}, {0, 16, 16, 48}}, C);
     CHECK_ROW(scale_columns_forward, 256, 3 * C, true, true, false);
     CHECK_ROW(scale_columns_backward, 8192, C, true);
     if (op.linear_gelu_forward && !is_fp8(dtype)) CHECK_ROW(linear_gelu_forward, 256, C, F, dtype);

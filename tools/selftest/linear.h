@@ -106,15 +106,15 @@ template <class T, class P> Check check_keep_blocks(const Ops<T, P>& op, RowBloc
     return check;
 }
 
-template <class T, class P> Check check_adapted_row_norms(const Ops<T, P>& op, RowBlocks blocks, int C) {
+template <class T, class P> Check check_inverse_row_norms(const Ops<T, P>& op, RowBlocks blocks, int C) {
     const int OC = blocks.row[blocks.count], R = blocks.col[blocks.count];
-    Check check("adapted_row_norms", {{"C", C}, {"OC", OC}, {"R", R}, {"blocks", blocks.count}});
+    Check check("inverse_row_norms", {{"C", C}, {"OC", OC}, {"R", R}, {"blocks", blocks.count}});
     Numbers of_b = random_normal(int64_t(OC) * R, 3);
     reference_ops().keep_blocks(of_b.data(), blocks, OC, R);
     Dual<P> w(op, random_normal(int64_t(OC) * C, 1)), a(op, random_normal(int64_t(R) * C, 2)), b(op, of_b);
     Statistics inverse(op, Numbers(size_t(OC), NAN));
     both(op, [&](auto& table, auto at) {
-        table.adapted_row_norms(at(inverse), at(w), at(a), at(b), 0.7f, blocks, C, OC, R);
+        table.inverse_row_norms(at(inverse), at(w), at(a), at(b), 0.7f, blocks, C, OC, R);
     });
     check.expect("inverse", inverse, product_limit<float, float>(Dtype::fp32, C));
     return check;
