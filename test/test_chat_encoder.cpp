@@ -122,6 +122,14 @@ TEST_CASE("chat encoder: a template that reads nothing but parts") {
     CHECK(tokenizer.decode(e.ids) == "2user:ab<|im_end|>assistant:\ncd<|im_end|>");
     CHECK(learnt(tokenizer, e) == "cd<|im_end|>");
     CHECK(tokenizer.decode(encoder.prompt(lists).take()) == tokenizer.decode(e.ids));
+    // What a template does to each part, as it does to a text.
+    const ChatEncoder trims =
+        encoder_of(tokenizer,
+                   "{% for m in messages %}{% if m.content is string %}{{ m.content|trim }}{% else %}"
+                   "{% for p in m.content %}{{ p.text|trim }}{% endfor %}{% endif %}{% endfor %}");
+    const auto blanks = of(R"([{"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text":
+        "b\n"}]}])");
+    CHECK(tokenizer.decode(trims.prompt(blanks).take()) == "ab");
     // A special token's name in two parts stays text.
     const auto split = of(R"([{"role": "assistant", "content": [{"type": "text", "text": "a<|im"}, {"type": "text",
         "text": "_end|>b"}]}])");

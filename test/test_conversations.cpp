@@ -96,7 +96,12 @@ TEST_CASE("conversations: lines of three shapes") {
         "completion": [{"role": "assistant", "content": [{"type": "text", "text": "c"}]}]})");
     CHECK(parts.messages[0].content == "ab");
     CHECK(parts.messages[0].parts == R"([{"type":"text","text":"a"},{"type":"text","text":"b","x":1}])");
-    CHECK(messages_parse(messages_text(parts.messages), "again").value == parts.messages);
+    const std::vector<ChatMessage> again = messages_parse(messages_text(parts.messages), "again").take();
+    CHECK(again == parts.messages);
+    CHECK(again[0].parts == parts.messages[0].parts);
+    const Conversation both = parsed(R"({"messages": [{"role": "user", "content": "q"},
+        {"role": "assistant", "tool_calls": [], "function_call": {"name": "f", "arguments": "{}"}}]})");
+    CHECK(both.messages[1].more == R"({"tool_calls":[{"type":"function","function":{"name":"f","arguments":"{}"}}]})");
     const Conversation system = parsed(R"({"system": "s", "conversations": [{"from": "human", "value": "q"},
         {"from": "gpt", "value": "a"}]})");
     CHECK(system.messages == std::vector<ChatMessage>{{"system", "s"}, plain[0], plain[1]});

@@ -251,6 +251,8 @@ TEST_CASE("prefer: lines of texts and of messages") {
     CHECK(error_of(texts("q", "a", "")) == "rejected: expected an answer, found none");
     CHECK(contains(error_of(R"({"chosen": "a", "rejected": [)" + b + "]}"), "rejected: expected a text, as chosen"));
     CHECK(error_of(line("[" + q + "]", a, q + "," + b)) == "");
+    const std::string listed = R"({"role": "user", "content": [{"type": "text", "text": "q"}]})";
+    CHECK(error_of(line("[" + q + "]", a, listed + "," + b)) == "");
     CHECK(contains(error_of(line("[" + q + "]", a, R"({"role": "user", "content": "other"},)" + b)),
                    "rejected: message 1: expected an assistant's message, or the prompt's messages first, found role "
                    "\"user\""));

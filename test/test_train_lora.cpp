@@ -141,7 +141,7 @@ TEST_CASE("lora: magnitudes (DoRA) are applied, merged, saved and resumed as PEF
     must(with_rank(toy.dir + "/plain", {"--steps", "12"}));
     CHECK(toy.losses("plain") != toy.losses("whole"));
     const std::string toml = toy.dir + "/whole/run.toml";
-    must({"train", "--config", toml, "--resume", "auto", "--steps", "14", "--lora-dropout", "0.1"}, 2, "--lora-d");
+    must({"train", "--config", toml, "--resume", "auto", "--steps", "14", "--lora-dropout", "0.1"}, 2, "take none");
     must(with_rank(toy.dir + "/none", {"--lora-dora", "--lora-dropout", "0.1"}), 2, "--lora-d");
 }
 

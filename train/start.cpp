@@ -199,7 +199,8 @@ Status Trainer::choose_trained() {
     }
     config.adapter.dropout = float(o.lora_dropout);
     if (config.adapter.magnitudes && o.lora_dropout > 0)
-        return fail(Exit::usage, "--lora-dropout %g: adapters with magnitudes (DoRA) take none; give --lora-dropout 0",
+        return fail(Exit::usage,
+                    "dropout %g of the adapters: those with magnitudes (DoRA) take none; give --lora-dropout 0",
                     o.lora_dropout);
     if (config.adapter.any() && o.resize_vocab)
         return fail(Exit::usage, "--resize-vocab: %s has adapters, which do not hold the embeddings; merge them first",

@@ -148,8 +148,7 @@ struct Unmarked {
 
 // No name tells the templates that read lists, so the template is tried: each part gets a mark, and
 // a field of its own. A template reads lists if it writes no fewer marks of lists than of joined
-// texts, and not the field; others fail, leave parts out or print the list. Where it makes the same
-// text of both, the joined texts are as good.
+// texts, and not the field; others fail, leave parts out or print the list.
 std::vector<ChatMessage> ChatEncoder::readable(const std::vector<ChatMessage>& messages, const std::string& tools,
                                                bool prompts) const {
     const std::string field = "not_in_templates";
@@ -177,12 +176,12 @@ std::vector<ChatMessage> ChatEncoder::readable(const std::vector<ChatMessage>& m
         joined[k].parts.clear();
         tried_joined[k].parts.clear();
     }
-    if (joined == messages) return messages;
+    if (std::ranges::all_of(messages, [](const ChatMessage& m) { return m.parts.empty(); })) return messages;
     const Result<Rendered> of_lists = render(tried, tools, prompts), of_texts = render(tried_joined, tools, prompts);
     const std::string &listed = of_lists.value.text, &whole = of_texts.value.text;
     auto marks = [](const std::string& text) { return Unmarked(text, BEGIN).offsets.size(); };
     const bool reads = of_lists.ok() && listed.find(field) == listed.npos && marks(listed) >= marks(whole);
-    return reads && listed != whole ? lists : joined;
+    return reads ? lists : joined;
 }
 
 Result<std::vector<int>> ChatEncoder::prompt(const std::vector<ChatMessage>& messages) const {

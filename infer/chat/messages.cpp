@@ -39,8 +39,8 @@ Result<ChatMessage> message_of(const ordered_json& m, const std::string& at) {
                     message.role.substr(0, 60).c_str());
     if (f.has("tool_calls") && (message.role != "assistant" || !m["tool_calls"].is_array()))
         return fail(Exit::input, "%s: tool_calls: expected a list, in an assistant's message", at.c_str());
-    if (f.has("function_call") &&
-        (message.role != "assistant" || !m["function_call"].is_object() || f.has("tool_calls")))
+    if (f.has("function_call") && (message.role != "assistant" || !m["function_call"].is_object() ||
+                                   (f.has("tool_calls") && !m["tool_calls"].empty())))
         return fail(Exit::input, "%s: function_call: expected an object, in an assistant's message without tool_calls",
                     at.c_str());
     message.calls = f.has("function_call") || (f.has("tool_calls") && !m["tool_calls"].empty());
@@ -56,6 +56,7 @@ Result<ChatMessage> message_of(const ordered_json& m, const std::string& at) {
     for (auto& [key, value] : m.items())
         if (key == "function_call" && !value.is_null())    // OpenAI's older form of a call
             more["tool_calls"] = ordered_json::array({{{"type", "function"}, {"function", value}}});
+        else if (key == "tool_calls" && f.has("function_call")) continue;                     // an empty list
         else if (key != "role" && key != "content" && !value.is_null()) more[key] = value;    // null: no such field
     if (!more.empty()) message.more = more.dump();
     return message;

@@ -16,7 +16,8 @@ struct ChatMessage {
     // A content that is a list of parts: the list's JSON text, and `content` has the parts' texts,
     // joined; empty: the content is a text.
     std::string parts = {};
-    bool operator==(const ChatMessage&) const = default;
+    // A content in parts equals the text that they are.
+    bool operator==(const ChatMessage& m) const { return role == m.role && content == m.content && more == m.more; }
 };
 inline const std::vector<std::string> MESSAGE_ROLES = {"system", "developer", "user", "assistant", "tool"};
 
