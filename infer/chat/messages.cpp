@@ -11,6 +11,8 @@ using nlohmann::ordered_json;
 namespace {
 // Reads a list of parts, each {"type": "text", "text": "..."}.
 Status read_parts(const ordered_json& list, const std::string& at, ChatMessage* message) {
+    if (list.empty() && message->calls) return {};
+    if (list.empty()) return fail(Exit::input, "%s: content: expected a text or parts, found none", at.c_str());
     for (size_t i = 0; i < list.size(); i++) {
         const std::string part = formatted("%s: content: part %zu", at.c_str(), i + 1);
         if (!list[i].is_object()) return fail(Exit::input, "%s: expected an object", part.c_str());
