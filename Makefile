@@ -205,7 +205,8 @@ $(BUILD)/%.$1.o: %.cpp
 	@mkdir -p $$(@D)
 	@echo "  $$(COUNT) c++  $$< ($1)"
 	$$(Q)$$(CXX) $$(call loop_flags,$1) $$(MARCH_$1) -DISA=$1 -c $$< -o $$@
-	@! nm -C $$@ | grep ' W ' | grep -v '$1::' || { echo "$$@: inline functions that every CPU could be given"; rm $$@; false; } >&2
+	@! nm -C $$@ | grep ' W ' | grep -v '$1::' || { \
+	    echo "$$@: inline functions that every CPU could be given" >&2; rm $$@; false; }
 endef
 $(foreach i,$(ISAS),$(eval $(call isa,$i)))
 # 50,000 pairs of uint16: the one table that is data, not code.
