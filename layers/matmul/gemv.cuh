@@ -134,8 +134,21 @@ template <int ROWS, class X, int W> __device__ inline void add_rows(float (&sum)
         for (int i = 0; i < W; i++) sum[i] += v[k][i];
 }
 
-template <class X, int W> __global__ void column_sums_kernel(float* out, const X* x, int N, int C, int rows, bool add) {
+// Adds the sums that the warps' lanes have for W columns each, from column c on, warp by warp. Calls
+// put(column, sum) for each column below C.
+template <int W, class Put> __device__ inline void add_warps(const float (&sum)[W], int64_t c, int C, Put put) {
     SHARED(float[SUM_WARPS][W][32], sums);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < W; i++) sums[warp][i][lane] = sum[i];
+    __syncthreads();
+    if (warp >= W || c >= C) return;
+    float s = 0;    // sum of column c + warp
+    for (int i = 0; i < SUM_WARPS; i++) s += sums[i][warp][lane];
+    put(c + warp, s);
+}
+
+template <class X, int W> __global__ void column_sums_kernel(float* out, const X* x, int N, int C, int rows, bool add) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t c = (blockIdx.x * 32ll + lane) * W, from = int64_t(blockIdx.y) * rows;
     const int64_t to = from + rows < N ? from + rows : N;
@@ -145,14 +158,10 @@ template <class X, int W> __global__ void column_sums_kernel(float* out, const X
         for (; n + 3 * SUM_WARPS < to; n += 4 * SUM_WARPS) add_rows<4>(sum, x + n * C + c, C);
         for (; n < to; n += SUM_WARPS) add_rows<1>(sum, x + n * C + c, C);
     }
-#pragma unroll
-    for (int i = 0; i < W; i++) sums[warp][i][lane] = sum[i];
-    __syncthreads();
-    if (warp >= W || c >= C) return;
-    float s = 0;    // sum of column c + warp
-    for (int i = 0; i < SUM_WARPS; i++) s += sums[i][warp][lane];
-    float& to_column = out[blockIdx.y * int64_t(C) + c + warp];
-    to_column = add ? to_column + s : s;
+    add_warps(sum, c, C, [&](int64_t column, float s) {
+        float& to_column = out[blockIdx.y * int64_t(C) + column];
+        to_column = add ? to_column + s : s;
+    });
 }
 
 template <class X> void sum_ranges(float* out, const X* x, int N, int C, int rows, bool add) {

@@ -535,7 +535,6 @@ template <class T> void scale_columns_forward(T* y, const T* x, const T* magnitu
 template <class T, int W> __global__ void scale_columns_backward_kernel(float* sums_out, T* dx, const T* dy, const T* x,
                                                                         const T* magnitude, const float* inverse, int N,
                                                                         int C, int rows, bool add) {
-    SHARED(float[SUM_WARPS][W][32], sums);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t c = (blockIdx.x * 32ll + lane) * W, from = int64_t(blockIdx.y) * rows;
     const int64_t to = from + rows < N ? from + rows : N;
@@ -556,15 +555,10 @@ template <class T, int W> __global__ void scale_columns_backward_kernel(float* s
         }
     }
     if (!sums_out) return;
-#pragma unroll
-    for (int j = 0; j < W; j++) sums[warp][j][lane] = sum[j];
-    __syncthreads();
-    if (warp >= W || c >= C) return;
-    float s = 0;    // sum of column c + warp
-    for (int i = 0; i < SUM_WARPS; i++) s += sums[i][warp][lane];
-    s *= inverse[c + warp];
-    float& to_column = sums_out[blockIdx.y * int64_t(C) + c + warp];
-    to_column = add ? to_column + s : s;
+    add_warps(sum, c, C, [&](int64_t column, float s) {
+        float& to_column = sums_out[blockIdx.y * int64_t(C) + column];
+        to_column = (add ? to_column : 0) + s * inverse[column];
+    });
 }
 template <class T> void scale_columns_backward(T* dx, float* dmagnitude, const T* dy, const T* x, const T* magnitude,
                                                const float* inverse, int N, int C) {
