@@ -60,9 +60,9 @@ inline void adapter_low(const Table& op, const Input* x, const LowRank& l, int N
 }
 // Fills LowRank::inverse_norms, which are right until the weights change. Does nothing without
 // magnitudes.
-inline void adapter_row_norms(const Table& op, const ProductWeights& p, int C, int OC) {
+inline void adapter_row_norms(const Table& op, const ProductWeights& p, int C) {
     const LowRank& l = p.adapter;
-    if (l.magnitude) op.inverse_row_norms(l.inverse_norms, p.w, l.a, l.b, l.scale, l.blocks, C, OC, l.R);
+    if (l.magnitude) op.inverse_row_norms(l.inverse_norms, p.w, l.a, l.b, l.scale, l.blocks, C, l.blocks.rows(), l.R);
 }
 // y = x w^T + b + residual + the adapter's addend.    x (N,C)  y (N,OC)
 // residual (N,OC) or null. The addend comes first, as a residual of the product; with magnitudes, b

@@ -217,6 +217,7 @@ struct RowBlocks {
         while (r >= row[i + 1]) i++;
         return i;
     }
+    int rows() const { return row[count]; }
     HOST_DEVICE int columns(int64_t r) const { return col[of(r) + 1] - col[of(r)]; }    // size of row r's block
 };
 

@@ -122,6 +122,7 @@ static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
     if (!R) return;
     const bool train = g.plan.mode == RunMode::train;
     int widest = std::max({c.C, c.attention_width(), c.qkv_width(), c.max_up_width()});
+    g.low_blocks = adapter_blocks(c);
     at.reserve(g.wide, N * widest);
     if (g.op.has_input_type()) at.reserve(g.low_sum, N * R);
     if (train) at.reserve(g.low_gradient, N * R);
@@ -130,12 +131,11 @@ static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
         g.row_norms_version.assign(size_t(c.L), 0);
         for (int l = 0; l < c.L; l++)
             for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-                if (const int rows = output_width(c, p, l); rows && c.adapter.rank(p))
-                    at.reserve(g.a[size_t(l)].inverse_norms[p], rows);
+                if (c.adapter.rank(p))
+                    at.reserve(g.a[size_t(l)].inverse_norms[p], g.low_blocks[size_t(l)][p].rows());
     }
     if (train && c.adapter.dropout > 0)
         at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));
-    g.low_blocks = adapter_blocks(c);
 }
 
 void lay_out_activations(Layout& at, Gpt& g) {

@@ -52,11 +52,6 @@ std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> adapter_blocks(const Confi
     }
     return all;
 }
-int output_width(const Config& c, Adapter::Product which, int l) {
-    if (which == Adapter::qkv) return c.qkv_width();
-    if (which == Adapter::fc) return c.up_width(l);
-    return which == Adapter::proj || c.ffn_width(l) ? c.C : 0;
-}
 std::string adapter_tensor(const std::string& product, char which) {
     return product.substr(0, product.size() - 1) + "_" + which;
 }
@@ -126,7 +121,7 @@ void Gpt::refresh_row_norms(int l) {
     if (!c.adapter.magnitudes || row_norms_version[size_t(l)] == store.version) return;
     row_norms_version[size_t(l)] = store.version;
     for (const Adapter::Product which : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-        adapter_row_norms(op, product(which, l), input_width(c, which, l), output_width(c, which, l));
+        adapter_row_norms(op, product(which, l), input_width(c, which, l));
 }
 int Gpt::lowest_trained_block() const {
     if (dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb) return -1;

@@ -20,8 +20,6 @@ std::vector<AdaptedMatrix> adapted_matrices(const Config& c);
 int64_t trained_parameters(const Config& c);
 // The parts of the adapters' matrices b that are not zero, by the model's blocks and products.
 std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> adapter_blocks(const Config& c);
-// Channels of a product's output in block l; 0: the block has no such product.
-int output_width(const Config& c, Adapter::Product which, int l);
 // Names of an adapter's tensors, "0.qkv_a", "0.qkv_b" and "0.qkv_m", from the product's, "0.qkvw".
 std::string adapter_tensor(const std::string& product, char which);
 
