@@ -242,7 +242,7 @@ Status Trainer::choose_batch() {
     plan.balance = float(o.balance_loss), plan.router_z_loss = float(o.router_z_loss);
     plan.comm_dtype = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
     loss = task->loss(*this);
-    const int step = together();
+    const int step = batch_unit();
     if (o.batch % step)
         return fail(Exit::usage, "--batch %d: expected a multiple of %d, the number of sequences of each of %s's %s",
                     o.batch, step, task->flag, task->noun);
@@ -256,23 +256,25 @@ Status Trainer::choose_batch() {
     const int64_t pass = source ? sequences() * ceil_div(source->samples(), plan.ranks) : 256;
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks)
                                        : std::min<int64_t>(256, pass);
-    auto need = [&](int B) {
+    auto need = [&](int B) -> Result<int64_t> {
         plan.B = B;
-        Result<std::vector<MemoryRow>> memory = memory_cost(device.model->op, config, plan);
-        if (!memory.ok() || !loss->add_memory(memory.value, B).ok()) return INT64_MAX;
-        return total_bytes(memory.value) + collective_scratch(device.model->op, config, plan, device.gpu);
+        std::vector<MemoryRow> memory = TRY(memory_cost(device.model->op, config, plan));
+        TRY(loss->add_memory(memory, B));
+        return total_bytes(memory) + collective_scratch(device.model->op, config, plan, device.gpu);
     };
-    plan.B = step;    // what is wrong with sizes or a teacher is told first
-    std::vector<MemoryRow> least = TRY(memory_cost(device.model->op, config, plan));
-    TRY(loss->add_memory(least, step));
-    if (need(step) > free)
+    auto fits_in = [&](int B) {
+        const Result<int64_t> bytes = need(B);
+        return bytes.ok() && bytes.value <= free;
+    };
+    const int64_t least = TRY(need(step));
+    if (least > free)
         return fail(Exit::device, "out of memory: %s of %d tokens needs %s, %s are free",
                     step == 1 ? "one sequence" : counted(step, "sequence").c_str(), o.seq_len,
-                    human_bytes(double(need(step))).c_str(), human_bytes(double(free)).c_str());
+                    human_bytes(double(least)).c_str(), human_bytes(double(free)).c_str());
     int fits = step;    // need(B) never decreases
     for (int over = int(std::min<int64_t>(rows, 4096)) + 1; over - fits > 1;) {
         const int B = (fits + over) / 2;
-        (need(B) <= free ? fits : over) = B;
+        (fits_in(B) ? fits : over) = B;
     }
     plan.B = fits - fits % step;
     return {};
@@ -296,7 +298,7 @@ void Trainer::agree_on_batch() {
     }
     const int64_t rows = o.total_batch / o.seq_len / plan.ranks;
     auto divides = [&] { return rows ? rows % plan.B == 0 : plan.B % sequences() == 0 || sequences() % plan.B == 0; };
-    while (plan.B > together() && !divides()) plan.B -= together();
+    while (plan.B > batch_unit() && !divides()) plan.B -= batch_unit();
     o.batch = plan.B;
     resolve("batch", "0", std::to_string(o.batch));
     progress.note("--batch auto: " + counted(o.batch, "sequence") + " of " + counted(o.seq_len, "token"));
@@ -341,7 +343,7 @@ Status Trainer::open_data() {
 }
 
 LoaderConfig Trainer::loader_config() const {
-    const int step = together();    // the loader has prompts without answers
+    const int step = batch_unit();    // the loader has prompts without answers
     return {.B = samples_answers() ? 1 : o.batch / step,
             .S = o.seq_len * step,
             .vocab = config.V,
