@@ -151,6 +151,7 @@ struct Unmarked {
 // texts, and not the field; others fail, leave parts out or print the list.
 std::vector<ChatMessage> ChatEncoder::readable(const std::vector<ChatMessage>& messages, const std::string& tools,
                                                bool prompts) const {
+    if (std::ranges::all_of(messages, [](const ChatMessage& m) { return m.parts.empty(); })) return messages;
     const std::string field = "not_in_templates";
     size_t longest = 0;
     for (const std::string& name : special) longest = std::max(longest, name.size());
@@ -176,7 +177,6 @@ std::vector<ChatMessage> ChatEncoder::readable(const std::vector<ChatMessage>& m
         joined[k].parts.clear();
         tried_joined[k].parts.clear();
     }
-    if (std::ranges::all_of(messages, [](const ChatMessage& m) { return m.parts.empty(); })) return messages;
     const Result<Rendered> of_lists = render(tried, tools, prompts), of_texts = render(tried_joined, tools, prompts);
     const std::string &listed = of_lists.value.text, &whole = of_texts.value.text;
     auto marks = [](const std::string& text) { return Unmarked(text, BEGIN).offsets.size(); };

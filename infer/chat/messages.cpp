@@ -41,11 +41,11 @@ Result<ChatMessage> message_of(const ordered_json& m, const std::string& at) {
                     message.role.substr(0, 60).c_str());
     if (f.has("tool_calls") && (message.role != "assistant" || !m["tool_calls"].is_array()))
         return fail(Exit::input, "%s: tool_calls: expected a list, in an assistant's message", at.c_str());
-    if (f.has("function_call") && (message.role != "assistant" || !m["function_call"].is_object() ||
-                                   (f.has("tool_calls") && !m["tool_calls"].empty())))
+    const bool calls = f.has("tool_calls") && !m["tool_calls"].empty();
+    if (f.has("function_call") && (message.role != "assistant" || !m["function_call"].is_object() || calls))
         return fail(Exit::input, "%s: function_call: expected an object, in an assistant's message without tool_calls",
                     at.c_str());
-    message.calls = f.has("function_call") || (f.has("tool_calls") && !m["tool_calls"].empty());
+    message.calls = f.has("function_call") || calls;
     if (f.has("reasoning_content")) {
         std::string reasoning;
         TRY(f.get("reasoning_content", &reasoning));
