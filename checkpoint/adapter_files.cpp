@@ -140,11 +140,11 @@ Result<AdapterFiles> adapter_open(const std::string& dir) {
     for (const TensorEntry& e : to.file->entries()) {
         const std::string_view n = e.name;
         const auto end = std::ranges::find_if(ENDS, [&](std::string_view s) { return n.ends_with(s); });
-        const size_t which = size_t(end - std::begin(ENDS)), kinds = c.magnitudes ? 3 : 2;
+        const size_t which = size_t(end - std::begin(ENDS));
         if (which == 2 && !c.magnitudes)
             return fail(Exit::input, "%s: %s belongs to DoRA, but use_dora is not true in %s", to.file->path().c_str(),
                         e.name.c_str(), name.c_str());
-        if (which >= kinds || !n.starts_with(PREFIX) || e.shape.size() != (which < 2 ? 2 : 1))
+        if (which == std::size(ENDS) || !n.starts_with(PREFIX) || e.shape.size() != (which < 2 ? 2 : 1))
             return fail(Exit::input, "%s: tensor \"%s\": expected matrices named %sMODULE%s and %s%s",
                         to.file->path().c_str(), e.name.c_str(), std::string(PREFIX).c_str(),
                         std::string(ENDS[0]).c_str(), std::string(ENDS[1]).c_str(),
@@ -219,9 +219,13 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
                         from.dir.c_str(), from.weight, from.weight);
         std::set<std::string> used;
         int ranks[Adapter::PRODUCTS][Adapter::PIECES] = {};
+        std::vector<const AdaptedMatrix*> without;
         for (const AdaptedMatrix& m : matrices) {
             const AdapterModule* module = find_module(from, bare_name(m.module, *c->family), *c->family);
-            if (!module) continue;
+            if (!module) {
+                without.push_back(&m);
+                continue;
+            }
             used.insert(module->name);
             const int64_t in = module->a.shape[1], out = module->b.shape[0];
             if (in != m.cols || out != m.rows)
@@ -235,13 +239,12 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
             if (!used.contains(m.name))
                 return fail(Exit::input, "%s: %s: the model has no such matrix in its blocks",
                             from.file->path().c_str(), m.name.c_str());
-        for (const AdaptedMatrix& m : matrices)
-            if (from.magnitudes && ranks[m.product][m.piece] &&
-                !find_module(from, bare_name(m.module, *c->family), *c->family))
+        for (const AdaptedMatrix* m : without)
+            if (from.magnitudes && ranks[m->product][m->piece])
                 return fail(Exit::input,
                             "%s: %s: it has no adapter, which other layers have; with magnitudes (DoRA) expected one "
                             "in each layer, or merge with PEFT",
-                            from.file->path().c_str(), m.module.c_str());
+                            from.file->path().c_str(), m->module.c_str());
         for (int p = 0; p < Adapter::PRODUCTS; p++)
             for (int i = 0; i < Adapter::PIECES; i++) c->adapter.ranks[p][i] += ranks[p][i];
     }

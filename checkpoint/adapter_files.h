@@ -48,8 +48,8 @@ struct AdapterMatrices {
     std::vector<float> a, b;    // (R,C), (OC,R)
     std::vector<float> m;       // magnitudes (OC), 0 in rows without an adapter; empty: none
 };
-// Reads all adapters of c, to which add_adapters has added them. Returns the matrices by the names
-// of products' tensors: "0.qkvw".
+// Reads all adapters of c, to which add_adapters has added them. Returns the matrices by names of
+// tensors: "0.qkvw".
 Result<std::map<std::string, AdapterMatrices>> adapter_matrices(const Config& c,
                                                                 const std::vector<AdapterFiles>& adapters);
 // Writes the adapters alone as a GGUF file, as llama.cpp's --lora reads it. Exit 2: no GGUF

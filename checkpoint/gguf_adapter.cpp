@@ -21,7 +21,7 @@ Columns columns_of(const RowBlocks& blocks, const GgufPiece& p) {
     }
     return c;
 }
-// The model's row that is row r of the piece, whose heads may be permuted (gguf_tensors.cpp).
+// The model's row that is row r of the piece. The piece's heads may be permuted (gguf_tensors.cpp).
 int64_t row_of(const GgufPiece& p, int HS, int64_t r) {
     const int64_t in_head = r % HS;
     return p.first + (p.heads ? r - in_head + in_head % 2 * (HS / 2) + in_head / 2 : r);

@@ -299,21 +299,21 @@ static float initial(const Tensor& t, double std, uint64_t seed, uint64_t tensor
     }
 }
 
-// Writes the norms of the rows of matrices that have adapters, whose weights must be there; 0 to
-// all other rows, whose magnitudes nothing reads.
+// Writes magnitudes: the norms of the matrices' rows, once the weights are there. A matrix without an
+// adapter has none, and 0 in its place.
 void ParamStore::init_magnitudes(const Config& c, const std::vector<Tensor>& tensors) {
     auto tensor = [&](const std::string& name) { return std::ranges::find(tensors, name, &Tensor::name); };
     for (const AdaptedMatrix& m : adapted_matrices(c)) {
         const auto to = tensor(adapter_tensor(m.tensor, 'm')), w = tensor(m.tensor);
         if (to == tensors.end()) continue;
         const int64_t CHUNK = std::max<int64_t>(1, (1 << 20) / m.cols);
-        std::vector<float> rows(size_t(std::min(CHUNK, m.rows) * m.cols)), norms(size_t(m.rows), 0);
-        for (int64_t r = 0; r < m.rows && m.rank; r++) {
-            const int64_t in_chunk = r % CHUNK, count = std::min(CHUNK, m.rows - r);
-            if (in_chunk == 0)
-                read(StateKind::weights, w->offset + (m.first + r) * m.cols, count * m.cols, rows.data());
-            const float* row = rows.data() + in_chunk * m.cols;
-            norms[size_t(r)] = float(std::sqrt(std::inner_product(row, row + m.cols, row, 0.0)));
+        std::vector<float> norms(size_t(m.rows), 0), some;
+        for (int64_t first = 0; m.rank && first < m.rows; first += CHUNK) {
+            some.resize(size_t(std::min(CHUNK, m.rows - first) * m.cols));
+            read(StateKind::weights, w->offset + (m.first + first) * m.cols, int64_t(some.size()), some.data());
+            const float *row = some.data(), *end = row + some.size();
+            for (float* norm = &norms[size_t(first)]; row < end; row += m.cols)
+                *norm++ = float(std::sqrt(std::inner_product(row, row + m.cols, row, 0.0)));
         }
         write(StateKind::weights, to->offset + m.first, m.rows, norms.data());
     }
