@@ -198,8 +198,9 @@ $(BUILD)/emu/%.o: %
 # are.
 HAS = $(shell grep -m1 -ow '$(CPUINFO_$1)' /proc/cpuinfo)
 SANITIZED := base $(lastword $(foreach i,$(ISAS:base=),$(if $(call HAS,$i),$i)))
-# An inline function of the instruction set's own namespace is no other CPU's (-O1 leaves some).
 loop_flags = $(if $(filter $1,$(SANITIZED)),$(FLAGS),$(filter-out -fsanitize=%,$(FLAGS)))
+# No object may hold a weak function that the linker could give to every CPU. A function in the
+# instruction set's own namespace is for it alone; -O1 leaves some.
 define isa
 $(BUILD)/%.$1.o: %.cpp
 	@mkdir -p $$(@D)

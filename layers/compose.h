@@ -78,9 +78,9 @@ inline void adapted_linear(const Table& op, Activation* y, const Input* x, const
     op.linear_forward(l.unscaled, x, p.w, nullptr, l.wide, N, C, OC, precision);
     op.scale_columns_forward(y, l.unscaled, l.magnitude, l.inverse_norms, p.b, residual, N, OC);
 }
-// Backward pass of the factors m / norm: adds the gradient of m to d (OC) and returns the gradient
-// of their input, in LowRank::unscaled, given dy (N,OC). The factors' input is computed again,
-// because nothing keeps it. Returns dy if there are no magnitudes.    x (N,C)
+// Backward pass of the factors m / norm, given dy (N,OC). Adds the gradient of m to d (OC). Returns
+// the gradient of the factors' input, which lies in LowRank::unscaled; without magnitudes, dy. The
+// factors' input is computed again, because no array keeps it.    x (N,C)
 inline const Activation* magnitude_backward(const Table& op, Gradient* d, const Activation* dy, const Input* x,
                                             const ProductWeights& p, int N, int C, int OC, Precision precision) {
     const LowRank& l = p.adapter;

@@ -131,8 +131,7 @@ static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
         g.row_norms_version.assign(size_t(c.L), 0);
         for (int l = 0; l < c.L; l++)
             for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-                if (c.adapter.rank(p))
-                    at.reserve(g.a[size_t(l)].inverse_norms[p], g.low_blocks[size_t(l)][p].rows());
+                if (c.adapter.rank(p)) at.reserve(g.a[size_t(l)].inverse_norms[p], g.low_blocks[size_t(l)][p].rows());
     }
     if (train && c.adapter.dropout > 0)
         at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));

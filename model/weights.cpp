@@ -299,8 +299,8 @@ static float initial(const Tensor& t, double std, uint64_t seed, uint64_t tensor
     }
 }
 
-// Writes magnitudes: the norms of the matrices' rows, once the weights are there. A matrix without an
-// adapter has none, and 0 in its place.
+// Writes magnitudes: the norms of the matrices' rows, once the weights are there. A matrix without
+// an adapter has none, and 0 in its place.
 void ParamStore::init_magnitudes(const Config& c, const std::vector<Tensor>& tensors) {
     auto tensor = [&](const std::string& name) { return std::ranges::find(tensors, name, &Tensor::name); };
     for (const AdaptedMatrix& m : adapted_matrices(c)) {

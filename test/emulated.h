@@ -1,4 +1,4 @@
-// emulated.h - the program whose GPU is emulated, build/emu/flatgpt, for tests of commands.
+// emulated.h - runs build/emu/flatgpt, a program with an emulated GPU, in tests of commands.
 #pragma once
 #include "toy_run.h"
 
@@ -15,7 +15,7 @@ inline ProcessResult run_emulated(std::vector<std::string> args, std::vector<std
 }
 #define NEED_EMULATED() \
     if (!fs::exists(emulated_binary())) SKIP("no build/emu/flatgpt: make test builds it")
-// The memory of which a dry run tells must be that which the run holds, within 2 %.
+// A dry run must tell the memory that the run holds, within 2 %.
 inline void check_emulated_memory(std::vector<std::string> args) {
     const ProcessResult run = run_emulated(args, {"EMU_REPORT=1"});
     INFO(run.err);

@@ -63,8 +63,10 @@ TEST_CASE("adapters: gradients in double, every kind") {
     check_gradients(decomposed(GROUPED_SPLIT), {}, 0.2f);
     // Products of several widths: the second layer's ffn is a shared expert's.
     Config mixed = TOY;
-    mixed.L = 2, mixed.gated = true, mixed.up_bias = mixed.down_bias = false;
-    mixed.experts = mixed.experts_used = 2, mixed.expert_ffn = 9, mixed.experts_every = 2;
+    mixed.gated = true;
+    mixed.up_bias = mixed.down_bias = false;
+    mixed.experts = mixed.experts_used = mixed.experts_every = 2;
+    mixed.expert_ffn = 9;
     for (int width : {6, 2 * mixed.F}) {
         mixed.shared_ffn = width;
         check_gradients(adapted(split_config(mixed)));

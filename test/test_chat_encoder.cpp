@@ -122,7 +122,7 @@ TEST_CASE("chat encoder: a template that reads nothing but parts") {
     CHECK(tokenizer.decode(e.ids) == "2user:ab<|im_end|>assistant:\ncd<|im_end|>");
     CHECK(learnt(tokenizer, e) == "cd<|im_end|>");
     CHECK(tokenizer.decode(encoder.prompt(lists).take()) == tokenizer.decode(e.ids));
-    // What a template does to each part, as it does to a text.
+    // A template that trims texts trims each part.
     const ChatEncoder trims =
         encoder_of(tokenizer,
                    "{% for m in messages %}{% if m.content is string %}{{ m.content|trim }}{% else %}"

@@ -363,7 +363,7 @@ TEST_CASE("lora: an adapter goes on with the dropout that its file names, unless
     CHECK(toy.losses("named") == toy.losses("given"));
     CHECK(toy.losses("none") == toy.losses("zero"));
     CHECK(toy.losses("none") != toy.losses("named"));
-    // Its own files name it, too, for a run that goes on with them.
+    // The run's own files name the dropout for a run that goes on with them.
     CHECK(contains(read_file(toy.newest("named") + config), "\"lora_dropout\": 0.25"));
     run("again", toy.newest("named"), {}, "0.25");
     for (const char* value : {"1", "-1", "\"x\""}) {

@@ -136,8 +136,8 @@ inline Config decomposed(Config c) {
     c.adapter.magnitudes = true;
     return c;
 }
-// Makes zero what nothing reads and training never changes: b outside of its blocks, magnitudes of
-// rows that have no adapter.
+// Makes zero the elements that training never changes: b outside of its blocks, and magnitudes of
+// rows without an adapter, which no operation reads.
 inline void keep_adapter_blocks(const Config& c, const Tensor& t, std::vector<float>& x) {
     for (const AdaptedMatrix& m : adapted_matrices(c)) {
         if (!m.rank && t.name == adapter_tensor(m.tensor, 'm')) std::fill_n(x.begin() + m.first, m.rows, 0.0f);

@@ -41,7 +41,7 @@ class StepLoss {
     virtual double of_guess() const { return INFINITY; }    // a random guess has this loss; INFINITY: unknown
     virtual std::string text() const { return ""; }         // metrics for the progress line
     virtual void add_metrics(Json&) const {}                // the last ended step's metrics
-    virtual void add_speeds(Json&) const {}                 // the same of metrics that depend on the clock
+    virtual void add_speeds(Json&) const {}                 // metrics that depend on the clock
     // Adds what a run with batches of B sequences holds beside the model.
     virtual Status add_memory(std::vector<MemoryRow>&, int) const { return {}; }
     virtual Status sync() { return {}; }    // flushes files on which a checkpoint relies

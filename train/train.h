@@ -135,7 +135,8 @@ struct Trainer {
     bool validates() const { return !(o.*task->val_files).empty(); }
     bool samples_answers() const { return task->sequences == 0; }                      // the objective is reward
     int sequences() const { return samples_answers() ? o.group : task->sequences; }    // in a loader's sample
-    // A batch has whole samples, so a multiple of this number of sequences; a group may span batches.
+    // A batch has whole samples, so a multiple of this number of sequences. A group may span
+    // batches.
     int batch_unit() const { return samples_answers() ? 1 : task->sequences; }
     Status read_lines();                   // reads files of lines; without --seq-len, sets the length
     Status open_data();                    // opens the loaders

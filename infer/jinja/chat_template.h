@@ -34,8 +34,8 @@ class ChatTemplate {
     // macro or a captured block.
     Result<std::string> render(const nlohmann::ordered_json& context, int64_t now,
                                std::vector<TextRange>* generated = nullptr) const;
-    // Renders a context that consists of the interpreter's values. convert makes such values of JSON;
-    // several contexts may share them.
+    // Renders a context that consists of the interpreter's values. convert makes such values of
+    // JSON; several contexts may share them.
     Result<std::string> render(const jinja::Value& context, int64_t now, std::vector<TextRange>* generated) const;
     static Status convert(const nlohmann::ordered_json& json, jinja::Value* to);
     bool marks_generation() const;    // whether the template has {% generation %} blocks

@@ -134,8 +134,8 @@ template <int ROWS, class X, int W> __device__ inline void add_rows(float (&sum)
         for (int i = 0; i < W; i++) sum[i] += v[k][i];
 }
 
-// Adds the sums that the warps' lanes have for W columns each, from column c on, warp by warp. Calls
-// put(column, sum) for each column below C.
+// Adds the sums that the warps' lanes have for W columns each, from column c on, warp by warp.
+// Calls put(column, sum) for each column below C.
 template <int W, class Put> __device__ inline void add_warps(const float (&sum)[W], int64_t c, int C, Put put) {
     SHARED(float[SUM_WARPS][W][32], sums);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -109,7 +109,7 @@ template <class P> static void scale_columns_forward(float* y, const float* x, c
         });
     });
 }
-// Each thread has a range of columns, whose rows it adds up in order.
+// Threads have ranges of columns and add up the rows of a column in order.
 template <class P> static void scale_columns_backward(float* dx, float* dmagnitude, const float* dy, const float* x,
                                                       const P* magnitude, const float* inverse, int N, int C) {
     each_range(C, 64, int64_t(N) * C, [&](Range r, int) {

@@ -472,8 +472,8 @@ void keep_blocks(float* x, RowBlocks blocks, int rows, int cols) {
     launch(keep_blocks_kernel, {unsigned(ceil_div(n, 256)), 256}, x, blocks, n, cols);
 }
 
-// A block has NORM_ROWS rows, so that each load of a serves all of them: 2 R FLOPs for each element
-// of w, once per update.
+// A block has NORM_ROWS rows, so that each load of a serves all of them. Runs once per update, with
+// 2 R FLOPs for each element of w.
 constexpr int NORM_ROWS = 4;
 template <class T> __global__ void inverse_row_norms_kernel(float* inverse, const T* w, const T* a, const T* b,
                                                             float scale, RowBlocks blocks, int C, int OC, int R) {
