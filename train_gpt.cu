@@ -112,12 +112,9 @@ Status Trainer::issue_update(int64_t first) {
     limits.clip = o.grad_clip;
     if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
-    const OptimizerParams params = {.lr = float(learning_rate(schedule, issued)),
-                                    .beta1 = float(o.beta1),
-                                    .beta2 = float(o.beta2),
-                                    .eps = plan.optimizer->eps,
-                                    .weight_decay = float(o.weight_decay),
-                                    .fast = float(o.lora_plus)};
+    OptimizerParams params = optimizer_params;
+    params.lr = float(learning_rate(schedule, issued));
+    params.average_rate = average_rate(issued);
     g.train.update(params, limits, uint64_t(o.seed), stop_flags());
     return {};
 }
@@ -344,8 +341,17 @@ Status Trainer::validate() {
         state.best_step = state.step;
     }
     val_text = formatted("  val %.4f", mean);
+    double averaged = NAN;
+    if (plan.average && average_rate(state.step - 1) > 0) {
+        device.model->store.use_average();
+        const Result<double> loss_of_average = loss->validate(show);
+        device.model->store.restore();
+        averaged = TRY(loss_of_average);
+        val_text += formatted(" (average %.4f)", averaged);
+    }
     if (!ranks.first()) return {};    // the other ranks write no metrics
     extra_metrics.set("val_loss", mean);
+    if (!std::isnan(averaged)) extra_metrics.set("val_loss_average", averaged);
     loss->add_validation(extra_metrics);
     return {};
 }

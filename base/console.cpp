@@ -57,6 +57,11 @@ std::string human_count(double n) {
     static const char* const units[] = {"", "k", "M", "B", "T"};
     return scaled(n, 1000, units, 5, "%.1f%s");
 }
+std::string decimal(double n, const char* unit) {
+    int prefix = 0;
+    for (n /= 1e3; n >= 999.95 && prefix < 6; n /= 1e3) prefix++;
+    return formatted("%.1f %c%s", n, "kMGTPEZ"[prefix], unit);
+}
 std::string human_bytes(double n) {
     static const char* const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
     return scaled(n, 1024, units, 5, "%.2f%s");

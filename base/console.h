@@ -14,6 +14,7 @@ int text_width(FILE* to);                            // terminal's columns, at m
 void note_typed_input();                             // on a terminal, prints how to end input
 double now_seconds();                                // monotonic clock
 std::string human_count(double n);                   // 124.4M
+std::string decimal(double n, const char* unit);     // 1.5 GFLOP
 std::string human_bytes(double n);                   // 1.86 GiB
 std::string human_time(double seconds);              // 1:02:03, 4:05, 12 s
 std::string counted(int64_t n, const char* noun);    // "1 step", "2 steps"

@@ -6,8 +6,8 @@
 
 #include "common.h"
 
-// packed: elements of several formats (layers/quant/packed.h), without a fixed size.
-enum class Element { f32, f64, bf16, fp8, int8, packed };
+// packed: elements of several formats (layers/quant/packed.h), without a fixed size. uint8: codes.
+enum class Element { f32, f64, bf16, fp8, int8, uint8, packed };
 constexpr int64_t element_bytes(Element e) {
     return e == Element::f64 ? 8 : e == Element::f32 ? 4 : e == Element::bf16 ? 2 : e == Element::packed ? 0 : 1;
 }
@@ -93,6 +93,10 @@ inline void to_floats(float* to, const void* from, Element type, int64_t n) {
     auto convert = [&](auto* x) {
         for (int64_t i = 0; i < n; i++) to[i] = to_float(x[i]);
     };
+    if (type == Element::uint8) {
+        for (int64_t i = 0; i < n; i++) to[i] = float(static_cast<const uint8_t*>(from)[i]);
+        return;
+    }
     if (type == Element::f32) convert(static_cast<const float*>(from));
     else if (type == Element::f64) convert(static_cast<const double*>(from));
     else convert(static_cast<const bf16*>(from));
@@ -101,6 +105,10 @@ inline void from_floats(void* to, Element type, const float* from, int64_t n) {
     auto convert = [&]<class X>(X* x) {
         for (int64_t i = 0; i < n; i++) x[i] = from_float<X>(from[i]);
     };
+    if (type == Element::uint8) {
+        for (int64_t i = 0; i < n; i++) static_cast<uint8_t*>(to)[i] = uint8_t(from[i]);
+        return;
+    }
     if (type == Element::f32) convert(static_cast<float*>(to));
     else if (type == Element::f64) convert(static_cast<double*>(to));
     else convert(static_cast<bf16*>(to));

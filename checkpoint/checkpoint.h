@@ -143,6 +143,7 @@ struct SavedState {
     StateKind part;
     std::string prefix;    // "" for weights, "m." for the state m
     std::vector<Tensor> tensors;
+    TensorType type = TensorType::f32;    // in files
 };
 SavedState weights_state(const Model& g);
 std::vector<SavedState> optimizer_states(const Model& g);

@@ -28,4 +28,7 @@ struct WeightsReader {
 // Returns a reader of the weights in files, which are first checked as by checkpoint_weights, or of
 // a model that runs on one rank. The source or the model must outlive the reader.
 Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c);
+// Reads the average of the weights, which a run with --ema or --average-tail keeps. Exit 2: the
+// checkpoint has none.
+Result<WeightsReader> average_reader(const ModelSource& m, const Config& c);
 WeightsReader weights_reader(const Model& g);

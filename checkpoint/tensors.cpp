@@ -58,7 +58,7 @@ std::vector<FileRows> file_rows(const Config& c, const Tensor& t, const Piece& p
 
 namespace {
 // Appends one source for each piece of tensor t.
-void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
+void add_sources(const Config& c, const Tensor& t, const std::string& prefix, TensorType type,
                  const std::function<Status(int64_t first, int64_t count, float* out)>& read,
                  std::vector<TensorSource>* sources) {
     for (const Piece& p : t.pieces) {
@@ -85,7 +85,7 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix,
             if (first + count == rows * cols) std::vector<float>().swap(host);    // `= {}` would keep the memory
             return {};
         };
-        TensorSource source{prefix + p.name, TensorType::f32, file_shape(t, p), plain};
+        TensorSource source{prefix + p.name, type, file_shape(t, p), plain};
         if (t.layout == FileLayout::transposed) source.fill = read_transposed;
         sources->push_back(std::move(source));
     }
@@ -100,8 +100,17 @@ static std::vector<Tensor> without_adapters(std::vector<Tensor> tensors) {
 SavedState weights_state(const Model& g) { return {StateKind::weights, "", without_adapters(g.tensors)}; }
 std::vector<SavedState> optimizer_states(const Model& g) {
     std::vector<SavedState> all;
-    for (const OptimizerState& s : g.plan.optimizer->states)
-        all.push_back({optimizer_state(all.size()), s.name + std::string("."), state_tensors(g.tensors, s.size)});
+    const Optimizer& o = *g.plan.optimizer;
+    for (size_t i = 0; i < g.store.state_rows.size(); i++) {
+        const Element type = g.store.states[i].type;
+        const auto [name, size] = g.store.state_rows[i];
+        const std::vector<Tensor> tensors = state_tensors(g.tensors, o, size);
+        // bf16 holds codes, too: they have 8 bits.
+        const TensorType in_files = type == Element::f32 ? TensorType::f32 : TensorType::bf16;
+        all.push_back({optimizer_state(i), name + std::string("."), tensors, in_files});
+        if (type == Element::uint8)
+            all.push_back({state_scales(i), name + std::string("_scales."), scale_tensors(tensors)});
+    }
     return all;
 }
 
@@ -115,7 +124,7 @@ std::vector<TensorSource> checkpoint_tensors(const Model& g, const std::vector<S
                 g.read(part, at + first, count, out);
                 return Status{};
             };
-            add_sources(g.c, t, state.prefix, read, &sources);
+            add_sources(g.c, t, state.prefix, state.type, read, &sources);
         }
     return sources;
 }
@@ -123,7 +132,7 @@ std::vector<TensorSource> checkpoint_tensors(const WeightsReader& w) {
     std::vector<TensorSource> sources;
     for (const Tensor& t : w.tensors) {
         auto read = [&](int64_t first, int64_t count, float* out) { return w.read(t, first, count, out); };
-        add_sources(w.c, t, "", read, &sources);
+        add_sources(w.c, t, "", TensorType::f32, read, &sources);
     }
     return sources;
 }
@@ -436,6 +445,23 @@ Result<WeightsReader> weights_reader(const ModelSource& m, const Config& c) {
     TRY(weights_match(w, c, {{StateKind::weights, "", reader.tensors}}, w.location(m.path)));
     TRY(heads_match(w, c, reader.tensors[0], w.location(m.path)));
     reader.read = FromFiles{w, c};
+    return reader;
+}
+
+Result<WeightsReader> average_reader(const ModelSource& m, const Config& c) {
+    TRY(m.opened);
+    const Status none = fail(Exit::usage,
+                             "--average: %s: it has no average of the weights; train --ema or --average-tail keeps one",
+                             m.path.c_str());
+    const std::vector<std::string> paths = TRY(checkpoint_tensor_files(m.path, "optimizer"));
+    if (m.gguf || access(paths[0].c_str(), F_OK) != 0) return none;
+    Weights all = TRY(weights_of(TRY(open_all(paths)), *c.family)), average = {all.files, {}};
+    const std::string prefix = std::string(AVERAGE.name) + ".";
+    for (const auto& [name, found] : all.tensors)
+        if (name.starts_with(prefix)) average.tensors.emplace(bare_name(name.substr(prefix.size()), *c.family), found);
+    if (average.tensors.empty()) return none;
+    const WeightsReader reader = {c, without_adapters(config_tensors(c)), FromFiles{average, c}};
+    TRY(weights_match(average, c, {{StateKind::weights, "", reader.tensors}}, all.location(m.path)));
     return reader;
 }
 

@@ -142,6 +142,8 @@ struct Comm {
     virtual void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) = 0;
     // Sends x[r,:] of each rank r to all ranks. x (ranks,n).
     virtual void all_gather(void* x, int64_t n, Element type) = 0;
+    // Sends x (n) of rank `from` to all ranks.
+    virtual void broadcast(void* x, int64_t n, Element type, int from) = 0;
     virtual int64_t mark() = 0;
     virtual void join(int64_t mark) = 0;
 };

@@ -5,6 +5,7 @@
 //                   the sum to all ranks: each rank sends 2 (ranks - 1) / ranks times the size of x
 //   reduce_scatter  does the first half of all_reduce, with equal additions
 //   all_gather      does the second half of all_reduce
+//   broadcast       a rank sends x to all ranks
 //   a few KiB       in all_reduce, every rank sends x to all, and each adds: one round, not two
 //
 // comm_dtype bf16: sent elements are rounded to bf16, except in an all_reduce of a few KiB. Each
@@ -156,10 +157,11 @@ void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, i
 constexpr int64_t SMALL = 4096;    // bytes below which all ranks send to all
 
 struct Job {
-    enum Kind { all_reduce, reduce_scatter, all_gather } kind;
+    enum Kind { all_reduce, reduce_scatter, all_gather, broadcast } kind;
     void *out, *x;
     int64_t n;
     Element type, comm_dtype;
+    int from = 0;    // broadcast's sender
 };
 struct Buffer {
     void* p;
@@ -216,6 +218,13 @@ class CollectiveRunner {
             T* others = staged<T>(ranks * n);
             exchange([&](int) { return bytes(x, n); }, [&](int r) { return bytes(others + r * n, n); });
             sum_rows(x, x, others, n, n, rank, ranks);
+        } else if (job.kind == Job::broadcast) {
+            constexpr int64_t CHUNK = int64_t(1 << 30) / int64_t(sizeof(T));
+            for (int64_t first = 0; first < n; first += CHUNK) {
+                const Buffer whole = bytes(x + first, std::min(CHUNK, n - first)), nothing = {x, 0};
+                exchange([&](int) { return rank == job.from ? whole : nothing; },
+                         [&](int r) { return r == job.from ? whole : nothing; });
+            }
         } else if (job.kind == Job::all_gather) {
             const Rows<T> rows = {x, n * ranks, n, int64_t(1 << 30) / int64_t(sizeof(T))};
             for (int64_t column = 0; column < n; column += rows.chunk) gather(rows, column);
@@ -321,6 +330,9 @@ class Mpi final : public Comm {
     }
     void all_gather(void* x, int64_t n, Element type) override {
         enqueue({Job::all_gather, nullptr, x, n, type, type});
+    }
+    void broadcast(void* x, int64_t n, Element type, int from) override {
+        enqueue({Job::broadcast, nullptr, x, n, type, type, from});
     }
     int64_t mark() override { return enqueued; }
     void join(int64_t mark) override { wait_until(mark); }

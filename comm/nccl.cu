@@ -43,7 +43,7 @@ constexpr int MARKS = 1100;
 #define NCCL_FUNCTIONS(X) \
     X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) \
     X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) \
-    X(AllGather)
+    X(AllGather) X(Broadcast)
 // clang-format on
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
@@ -104,6 +104,7 @@ class NcclComm final : public Comm {
     void all_reduce(void* x, int64_t n, Element type, Element comm_dtype) override;
     void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) override;
     void all_gather(void* x, int64_t n, Element type) override;
+    void broadcast(void* x, int64_t n, Element type, int from) override;
     int64_t mark() override {
         CUDA_CHECK(cudaEventRecord(marks[next_mark % MARKS], stream));
         return next_mark++;
@@ -296,6 +297,12 @@ void NcclComm::all_gather(void* x, int64_t n, Element type) {
     begin();
     const char* mine = static_cast<const char*>(x) + rank * n * element_bytes(type);
     enqueue("all_gather", [&](ncclComm_t c) { return nccl.AllGather(mine, x, size_t(n), data_type(type), c, stream); });
+}
+void NcclComm::broadcast(void* x, int64_t n, Element type, int from) {
+    if (n == 0) return;
+    begin();
+    enqueue("broadcast",
+            [&](ncclComm_t c) { return nccl.Broadcast(x, x, size_t(n), data_type(type), from, c, stream); });
 }
 }    // namespace
 

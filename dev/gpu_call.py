@@ -283,7 +283,7 @@ def ncu():
                               ("backward", "backward_kernel", "attention_backward"),
                               ("cross_entropy", "cross_entropy", "cross_entropy"),
                               ("norm_backward", "norm_backward_row", "norm_backward"),
-                              ("adamw", "adamw_kernel", "adamw")):
+                              ("update", "update_kernel", "update_weights")):
         step(f"ncu-{name}", 40, [*tool, "--set", "full", "-k", f"regex:{kernel}", "--launch-skip", "2",
                                  "--launch-count", "1", f"{BIN}/flatgpt", *BENCH, "--filter", row],
              r"==ERROR==|No kernels|Duration|Throughput +%|Registers Per|Achieved Occ|L2 Hit|Issue Slots", 12)

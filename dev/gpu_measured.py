@@ -14,7 +14,7 @@ ARCHIVE = os.path.join(ROOT, "dev", "results", "2026-11-27_NVIDIA-H200_a84e32b",
 # worse. Kernels may have become faster since: then a kind's ratios fall, and the next measurement
 # is due. None: known to be off, and why.
 KINDS = [
-    ("memory-bound", r"embed|\w*norm|add_|activation|copy|rope|cross|sum_of|adamw|experts_(gather|comb)", 0.15),
+    ("memory-bound", r"embed|\w*norm|add_|activation|copy|rope|cross|sum_of|update_weights|nesterov|experts_(gather|comb)", 0.15),
     ("attention on sm_90", r"attention_(forward|backward)(, (8 doc|bidir|half|window 64$)|$)", 0.25),
     ("products of training", r"linear_\w*(forward|backward) \w+$", 0.15),
     ("short calls", r"sample, \d+ texts?$|attention_cached, 1 x|linear_attention_cached", 0.25),

@@ -35,6 +35,7 @@ Status cublaslt_load();       // exit 5: not found; see matmul/cublaslt.h
 // operation. If an operation requests scratch again, the first `kept` bytes are preserved; this
 // request must not be larger than the operation's first request.
 void* cuda_scratch(int64_t bytes, int64_t kept = 0);
+void cuda_sum_of_squares(double* out, const float* x, int64_t n);    // update.cu: the operation
 
 // ---- the table's parts --------------------------------------------------------------------------
 

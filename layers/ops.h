@@ -221,17 +221,46 @@ struct RowBlocks {
     HOST_DEVICE int columns(int64_t r) const { return col[of(r) + 1] - col[of(r)]; }    // size of row r's block
 };
 
+// How a step changes a weight w that has the gradient g, the states m and v, the rate r and the decay
+// d. b1, b2: OptimizerParams::beta1, beta2.
+enum class UpdateRule {
+    adamw,     // Loshchilov & Hutter 2019, algorithm 2
+    lion,      // w -= r (sign(b1 m + (1 - b1) g) + d w), then m = b2 m + (1 - b2) g. Chen et al. 2023
+    signum,    // m = b1 m + (1 - b1) g, w -= r (sign(m) + d w). Bernstein et al. 2018, algorithm 2
+    given      // w -= r (g + d w): g is the step's direction, and Step::scale does not multiply it
+};
+// A group of tensors has factors of the learning rate and of the weight decay.
+struct ParamGroup {
+    float lr = 1, decay = 1;
+    bool operator==(const ParamGroup&) const = default;
+};
+struct GroupFactors {
+    static constexpr int MOST = 16;
+    ParamGroup of[MOST];    // by group
+};
 // Parameters of all optimizers. Each optimizer uses only those that its step needs.
 struct OptimizerParams {
-    float lr, beta1, beta2, eps, weight_decay;
-    float fast = 1;    // factor of lr in the fast group
+    float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+    float momentum = 0;       // Muon's, for matrices
+    float average_rate = 0;    // average_weights' rate
+    bool cautious = false;    // weights decay only where their update has their sign (Chen et al. 2025)
+    GroupFactors groups = {};
 };
-// Bits of a byte for each 64 elements: they have weight decay; they belong to the fast group.
-enum : uint8_t { GROUP_DECAYS = 1, GROUP_FAST = 2 };
+// An optimizer's state, one number per parameter: f32, bf16 that is rounded stochastically, or uint8,
+// codes of 8 bits (layers/optimizer_state.h) with a scale for each 64 of them.
+struct StateArray {
+    void* p = nullptr;
+    float* scales = nullptr;    // codes only
+    Element type = Element::f32;
+};
 // A step whose loss or gradient norm exceeds these limits is not applied. Gradients whose norm
 // exceeds clip are scaled down to it; clip 0: never.
 struct Limits {
     double clip = 0, loss = INFINITY, norm = INFINITY;
+};
+// Factors of the gradients by group, where each group's norm is clipped by itself.
+struct GroupScales {
+    float of[GroupFactors::MOST];
 };
 // Outcome of a step, in device memory: step_verdict writes it, the optimizer reads it.
 struct Step {
@@ -241,6 +270,8 @@ struct Step {
     float m_correction, v_correction;    // 1 / (1 - beta^updates)
     // 1 if loss or norm is not finite or exceeds its limit; the optimizer then changes nothing.
     int skipped;
+    GroupScales groups = {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
+    HOST_DEVICE float scale_of(int group) const { return scale * groups.of[group]; }
 };
 
 // How a product rounds its factors and orders its sums. Tables that lack a precision use `normal`.

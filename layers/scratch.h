@@ -106,6 +106,7 @@ struct SampleScratch {
           bytes(tokens * (2 * 8 + 4) + lists * (3 * 8 + 2 * 4)) {}
 };
 
+inline int64_t normalize_rows_scratch(int64_t rows) { return 8 * (rows + 1); }    // each row's sum of squares, and all
 constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares; each writes one double
 
 // attention_backward's scratch. simt: delta = dy . y of each query. sm80: lse and delta, padded to
@@ -232,6 +233,8 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::rope_attention_cached:
             return CachedPlan(c.B, c.S, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;
         case Operation::sample: return SampleScratch(c.rows, c.in).bytes;
+        case Operation::orthogonalize: return WORKSPACE;    // more than sum_of_squares needs
+        case Operation::normalize_rows: return normalize_rows_scratch(c.rows);
         case Operation::sum_of_squares: return SQUARES_PARTS * 8;
         default: return 0;
     }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <vector>
 
+#include "layers/matmul/muon.h"
 #include "layers/ops.h"
 
 struct Cost {
@@ -81,6 +82,18 @@ class CostModel {
                 2.0 * products * N * C * OC,
                 0,
                 bytes};
+    }
+    // Newton-Schulz iterations (layers/matmul/muon.cpp). Bytes: what an iteration's three products read and
+    // write.
+    Cost newton_schulz(int rows, int cols) const {
+        const double k = std::min(rows, cols), n = std::max(rows, cols);
+        return {{.rows = rows, .in = cols},
+                NEWTON_SCHULZ_STEPS * (3 * k * k * n + k * k * k),
+                0,
+                NEWTON_SCHULZ_STEPS * p * (3 * k * n + 5 * k * k) + 2 * g * k * n};
+    }
+    static double state(const StateArray& s) {    // bytes of an element
+        return s.p ? double(element_bytes(s.type)) + (s.type == Element::uint8 ? 4.0 / 64 : 0) : 0;
     }
     static int given(const void* a, const void* b) { return (a ? 1 : 0) + (b ? 1 : 0); }
     // Gradient elements moved for a matrix and its bias. dw.add: the matrix is read, too.

@@ -110,7 +110,7 @@ void run_counted_step(Model& model, int batches) {
         model.loss(true, 1, model.plan.weighted ? model.plan.B : 0);
         model.backward(i + 1 == batches);
     }
-    model.train.update({}, {}, 0);
+    model.train.update(OptimizerParams(), Limits(), 0);
 }
 
 Cost training_cost(const Table& like, const Config& c, int B, int S, bool weighted) {

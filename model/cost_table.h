@@ -83,6 +83,8 @@ struct CostComm : Comm {
         sums += sent(n * ranks, type, comm_dtype);
     }
     void all_gather(void*, int64_t n, Element type) override { gathers += sent(n * ranks, type, type); }
+    // On average a rank owns 1 / ranks of what is broadcast.
+    void broadcast(void*, int64_t n, Element type, int) override { gathers += sent(n, type, type); }
     int64_t mark() override { return calls; }
     void join(int64_t) override {}
 

@@ -45,8 +45,14 @@ static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const P
     if (plan.optimizer) {
         for (size_t i = 0; i < s.states.size(); i++) {
             if (i) at.used += 64 * 17;    // see Layout::purpose
-            at.reserve(s.states[i], s.state_elements(i) * element_bytes(plan.optimizer->states[i].type));
+            StateArray& state = s.states[i];
+            char* numbers = nullptr;
+            at.reserve(numbers, s.state_elements(i) * element_bytes(state.type));
+            state.p = numbers;
+            if (state.type == Element::uint8) at.reserve(state.scales, s.state_elements(i) / 64);
         }
+        at.reserve(s.matrix_work, s.matrix_work_elements());
+        at.reserve(s.square_groups, int64_t(s.clipped.size()));
         if (bf16 && plan.master) at.reserve(s.master, held);
         at.reserve(s.groups, s.flat / 64);
     }
@@ -59,7 +65,7 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     plan = asked;
     tensors = config_tensors(c, plan.ranks);
     batch.configure(plan, c.mask_kind);
-    store.set_layout(c, plan.optimizer, plan.rank, plan.ranks, plan.zero, plan.comm_dtype);
+    store.set_layout(c, plan);
     at.purpose("parameters");
     if (op.parameter == Element::packed) {
         char* weights = nullptr;
@@ -118,11 +124,17 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     });
     if (!dw.relw) dbias = nullptr;
     if (!plan.optimizer) return {};
-    for (const Tensor& t : tensors) {    // allocated memory is zero
+    store.group_factors = TRY(param_groups(c, tensors, plan.groups));
+    for (size_t i = 0; i < tensors.size(); i++) {    // allocated memory is zero
+        const Tensor& t = tensors[i];
         const int64_t first = t.offset / 64, end = ceil_div(t.offset + t.size(), 64);
-        const std::vector<uint8_t> groups(size_t(end - first), uint8_t(t.decay * GROUP_DECAYS | t.fast * GROUP_FAST));
+        const std::vector<uint8_t> groups(size_t(end - first), store.group_factors.of_tensor[i]);
         if (!t.frozen) op.upload(store.groups + first, groups.data(), end - first);
     }
+    std::vector<uint8_t> clipped;
+    for (size_t i = 0; i < tensors.size(); i++)
+        if (!tensors[i].frozen && plan.clip_groups) clipped.push_back(store.group_factors.of_tensor[i]);
+    op.upload(store.square_groups, clipped.data(), int64_t(clipped.size()));
     return {};
 }
 

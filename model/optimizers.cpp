@@ -1,45 +1,174 @@
-// optimizers.cpp - the optimizers' rows, and the shapes of their states.
+// optimizers.cpp - the optimizers' rows, the shapes of their states, and groups of tensors.
 #include "model/optimizers.h"
 
+#include <algorithm>
+#include <numeric>
+
+// ---- rows ---------------------------------------------------------------------------------------
+
+const OptimizerState AVERAGE = {"average"};
 const Optimizer ADAMW = {
     .name = "adamw",
-    .eps = 1e-8f,
+    .help = "AdamW",
+    .rule = UpdateRule::adamw,
     .states = {{"m"}, {"v"}},
-    .update =
-        [](const OptimizerRange& r) {
-            r.op.adamw(r.w, r.master, static_cast<float*>(r.states[0]), static_cast<float*>(r.states[1]), r.dw,
-                       r.groups, r.n, r.step, r.params, r.seed);
-        },
+    .defaults = {.lr = 6e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
+};
+// Its update's root mean square is 0.2, as AdamW's usually is, so that AdamW's rate and decay carry
+// over (Liu et al. 2025, Muon is scalable for LLM training).
+const Optimizer MUON = {
+    .name = "muon",
+    .help = "Muon for the blocks' matrices, AdamW for the rest",
+    .rule = UpdateRule::adamw,
+    .states = {{"m"}, {"v", StateSize::elementwise}},
+    .defaults = {.lr = 6e-4f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .momentum = 0.95f},
+    .orthogonalizes = true,
+};
+const Optimizer NORMUON = {
+    .name = "normuon",
+    .help = "Muon whose rows are divided by their root mean square over time",
+    .rule = UpdateRule::adamw,
+    .states = {{"m"}, {"v", StateSize::elementwise}, {"row_square", StateSize::row}},
+    .defaults = MUON.defaults,
+    .orthogonalizes = true,
+    .normalizes_rows = true,
+};
+// A sign moves every weight by the whole rate, so the rate is lower and the decay higher than
+// AdamW's; their product is equal (Chen et al. 2023, section 5).
+const Optimizer LION = {
+    .name = "lion",
+    .help = "Lion",
+    .rule = UpdateRule::lion,
+    .states = {{"m"}},
+    .defaults = {.lr = 1e-4f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 0, .weight_decay = 0.6f},
+};
+const Optimizer SIGNUM = {
+    .name = "signum",
+    .help = "the sign of the gradients' running mean",
+    .rule = UpdateRule::signum,
+    .states = {{"m"}},
+    .defaults = {.lr = 1e-4f, .beta1 = 0.95f, .beta2 = 0, .eps = 0, .weight_decay = 0.6f},
 };
 const std::vector<const Optimizer*>& optimizers() {
-    static const std::vector<const Optimizer*> all = {&ADAMW};
+    static const std::vector<const Optimizer*> all = {&ADAMW, &MUON, &NORMUON, &LION, &SIGNUM};
     return all;
 }
+std::vector<std::string> optimizer_names() {
+    std::vector<std::string> names;
+    for (const Optimizer* o : optimizers()) names.push_back(o->name);
+    return names;
+}
+const Optimizer& optimizer_named(const std::string& name) {
+    const auto& all = optimizers();
+    const auto found = std::ranges::find(all, name, &Optimizer::name);
+    CHECK(found != all.end(), "no optimizer %s", name.c_str());
+    return **found;
+}
 
-std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, StateSize size) {
+// ---- matrices and states ------------------------------------------------------------------------
+
+bool is_block_matrix(const Tensor& t) {
+    return !t.frozen && !t.vector && !t.adapter && t.bucket > 0 && t.rows / t.experts > 1 && t.cols > 1;
+}
+
+std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, const Optimizer& o, StateSize size) {
     std::vector<Tensor> all;
     for (Tensor t : tensors) {
-        if (t.frozen || (size == StateSize::row && (t.vector || t.bucket == 0))) continue;
-        if (size == StateSize::parameter) {
-            all.push_back(t);
-            continue;
+        const bool matrix = o.orthogonalizes && is_block_matrix(t);
+        if (t.frozen || (size == StateSize::row && !matrix) || (size == StateSize::elementwise && matrix)) continue;
+        if (size == StateSize::row) {
+            t.offset = all.empty() ? 0 : round_up(all.back().offset + all.back().rows, 64);
+            t.cols = 1;
+            t.vector = true;
         }
-        t.offset = all.empty() ? 0 : round_up(all.back().offset + all.back().rows, 64);
-        t.cols = 1;
-        t.vector = true;
         all.push_back(t);
     }
     return all;
 }
-std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors) {
+std::vector<Tensor> scale_tensors(std::vector<Tensor> state) {
+    for (Tensor& t : state) {
+        t.offset /= 64;
+        t.rows = t.file_rows = ceil_div(t.size(), 64);
+        t.cols = 1;
+        t.vector = true;
+        t.layout = FileLayout::straight;
+        t.pieces = {{t.name, 0, t.rows}};
+    }
+    return state;
+}
+
+// FLOPs of an iteration of Newton-Schulz (layers/matmul/muon.cpp).
+static double work(const BlockMatrix& m) {
+    const double k = double(std::min(m.rows, m.cols)), n = double(std::max(m.rows, m.cols));
+    return 3 * k * k * n + k * k * k;
+}
+std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors, int ranks, bool by_bucket) {
     std::vector<BlockMatrix> all;
-    size_t i = 0;
-    const std::vector<Tensor> states = state_tensors(tensors, StateSize::row);
+    int64_t next_row = 0;
     for (const Tensor& t : tensors) {
-        if (t.frozen || t.vector || t.bucket == 0) continue;
-        const int64_t rows = t.rows / t.experts, first_row = states[i++].offset;
+        if (!is_block_matrix(t)) continue;
+        int64_t row = 0;
         for (int e = 0; e < t.experts; e++)
-            all.push_back({t.bucket, t.offset + e * rows * t.cols, rows, t.cols, first_row + e * rows});
+            for (const int64_t rows : t.parts) {
+                all.push_back({t.bucket, t.offset + row * t.cols, rows, t.cols, next_row + row});
+                row += rows;
+            }
+        next_row = round_up(next_row + t.rows, 64);
+    }
+    // The largest matrix first, each to the rank with the least work so far.
+    std::vector<size_t> order(all.size());
+    std::iota(order.begin(), order.end(), size_t(0));
+    std::ranges::stable_sort(order, [&](size_t a, size_t b) {
+        if (by_bucket && all[a].bucket != all[b].bucket) return all[a].bucket < all[b].bucket;
+        return work(all[a]) > work(all[b]);
+    });
+    std::vector<double> load(static_cast<size_t>(ranks));
+    for (const size_t i : order) {
+        const auto least = std::ranges::min_element(load);
+        *least += work(all[i]);
+        all[i].owner = int(least - load.begin());
     }
     return all;
+}
+
+// ---- groups -------------------------------------------------------------------------------------
+
+static bool chosen(const GroupRule& rule, const Config& c, const Tensor& t) {
+    switch (rule.which) {
+        case GroupRule::Which::named: return tensor_named(rule.pattern, t);
+        case GroupRule::Which::embeddings: return t.bucket == 0 && !t.vector && t.name != "headw";
+        case GroupRule::Which::head: return t.name == (c.tied ? "wte" : "headw");
+        case GroupRule::Which::scalars: return t.vector;
+        case GroupRule::Which::matrices: return is_block_matrix(t);
+    }
+    return false;
+}
+
+Result<ParamGroups> param_groups(const Config& c, const std::vector<Tensor>& tensors,
+                                 const std::vector<GroupRule>& rules) {
+    ParamGroups to;
+    std::vector<ParamGroup> wanted;
+    for (const Tensor& t : tensors) wanted.push_back({1, t.decay ? 1.0f : 0.0f});
+    for (const GroupRule& rule : rules) {
+        bool any = false;
+        for (size_t i = 0; i < tensors.size(); i++) {
+            if (tensors[i].frozen || !chosen(rule, c, tensors[i])) continue;
+            any = true;
+            if (rule.lr) wanted[i].lr = *rule.lr;
+            if (rule.decay) wanted[i].decay = *rule.decay;
+        }
+        if (!any && rule.which == GroupRule::Which::named)
+            return fail(Exit::usage, "--param-group %s: the model trains no such tensor; it has %s, %s and so on",
+                        rule.pattern.c_str(), tensors[0].name.c_str(), tensors.back().name.c_str());
+    }
+    for (size_t i = 0; i < tensors.size(); i++) {
+        ParamGroup* const first = to.factors.of;
+        ParamGroup* const end = first + to.count;
+        ParamGroup* const found = std::find(first, end, wanted[i]);
+        if (found == first + GroupFactors::MOST)
+            return fail(Exit::usage, "--param-group: more than %d different pairs of factors", GroupFactors::MOST);
+        if (found == end) first[to.count++] = wanted[i];
+        to.of_tensor.push_back(uint8_t(found - first));
+    }
+    return to;
 }

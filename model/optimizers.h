@@ -1,61 +1,71 @@
-// optimizers.h - one row per optimizer: its states and its step.
+// optimizers.h - one row per optimizer: its rule and its states; groups of tensors with factors of
+// the learning rate and the weight decay.
 //
 // A step updates ranges of elements: all parameters at once, or with ZeRO the rank's partition of
-// each bucket. An optimizer that treats every element alone (AdamW) has only `update`. An optimizer
-// that needs whole matrices (such as Muon) has three phases: `direction` replaces the gradients by
-// the step's direction, `matrix` transforms each matrix of the blocks, and `update` applies the
-// result. With ZeRO a rank gathers the directions of a bucket and transforms each matrix of which
-// its partition has elements. So states and masters stay divided by elements, and the results have
-// the same bits as those of a single process.
+// each bucket. A rule (UpdateRule) treats every element alone. Muon (Jordan et al. 2024) needs whole
+// matrices: momentum replaces the gradients of the blocks' matrices by directions, each matrix is
+// orthogonalized by one rank, and the rule `given` applies the result. So states and masters stay
+// divided by elements, and the results have the same bits as those of a single process.
 #pragma once
+#include <optional>
+
 #include "model/tensors.h"
 
-enum class StateSize { parameter, row };    // one value per parameter, or per row of a block's matrices
+// parameter: one value per parameter. elementwise: one per parameter that a rule treats alone, so
+// with Muon not for the blocks' matrices. row: one per row of these matrices, always a float.
+enum class StateSize { parameter, elementwise, row };
 struct OptimizerState {
     const char* name;    // "m": its tensors in files are "m.NAME"
     StateSize size = StateSize::parameter;
-    Element type = Element::f32;
-};
-// Arguments for a range of n elements in device memory. If step->skipped, nothing may change.
-struct OptimizerRange {
-    const Table& op;
-    int64_t n;
-    Parameter* w;
-    float* master;    // null: w is the only copy
-    Gradient* dw;
-    std::vector<void*> states;    // by Optimizer::states; null: a state per row
-    const uint8_t* groups;        // (n / 64): GROUP_DECAYS, GROUP_FAST
-    const Step* step;
-    OptimizerParams params;
-    uint64_t seed;    // for stochastic rounding, another one for each range
-};
-// One matrix in device memory.
-struct OptimizerMatrix {
-    const Table& op;
-    int64_t rows, cols;
-    Gradient* direction;          // (rows,cols)
-    std::vector<void*> states;    // (rows) each, by Optimizer::states; null: a state per parameter
-    const Step* step;
-    OptimizerParams params;
 };
 struct Optimizer {
     const char* name;
-    float eps;
+    const char* help;
+    UpdateRule rule;    // Muon: for tensors that are not matrices of blocks
+    // The first two states are the rule's m and v.
     std::vector<OptimizerState> states;
-    void (*update)(const OptimizerRange&);
-    void (*direction)(const OptimizerRange&) = nullptr;    // both or neither
-    void (*matrix)(const OptimizerMatrix&) = nullptr;
+    OptimizerParams defaults;        // the learning rate is a peak
+    bool orthogonalizes = false;     // Muon's steps for the blocks' matrices
+    bool normalizes_rows = false;    // their rows, too (NorMuon)
 };
-extern const Optimizer ADAMW;
+extern const OptimizerState AVERAGE;    // the weights' average, beside any optimizer's states
+extern const Optimizer ADAMW, MUON, NORMUON, LION, SIGNUM;
 const std::vector<const Optimizer*>& optimizers();
+std::vector<std::string> optimizer_names();
 
-// One matrix of a block. The matrices of experts, which share a tensor, count separately.
+const Optimizer& optimizer_named(const std::string& name);
+
+// A matrix of a block. The matrices of experts, and query, key, value, or gate and up, which share a
+// tensor, count separately.
 struct BlockMatrix {
     int bucket;
     int64_t offset, rows, cols;    // offset: in a full buffer
     int64_t first_row;             // offset in states per row
+    int owner = 0;                 // the rank that orthogonalizes it
 };
-std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors);
-// Returns the tensors of one optimizer state: their offsets in memory, and their shapes in memory
-// and in files.
-std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, StateSize size);
+bool is_block_matrix(const Tensor& t);
+// by_bucket: each bucket's work is divided among the ranks, else the whole model's.
+std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors, int ranks, bool by_bucket);
+// Tensors of one optimizer state, with their shapes in memory and in files. Offsets are those of the
+// parameters or, per row, in the state's own memory.
+std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, const Optimizer& o, StateSize size);
+// Tensors of the scales of states in 8 bits (StateArray): each is a vector.
+std::vector<Tensor> scale_tensors(std::vector<Tensor> state);
+
+// ---- groups -------------------------------------------------------------------------------------
+
+// Sets factors for some tensors; a later rule replaces an earlier one's.
+struct GroupRule {
+    enum class Which { named, embeddings, head, scalars, matrices } which = Which::named;
+    std::string pattern;               // named: of our names or the files', as in --train-only
+    std::optional<float> lr, decay;    // nothing: unchanged
+};
+struct ParamGroups {
+    GroupFactors factors = {};
+    int count = 0;
+    std::vector<uint8_t> of_tensor;    // by tensor
+};
+// Without rules vectors do not decay. Exit 2: a rule names no tensor, or there are more than
+// GroupFactors::MOST different groups.
+Result<ParamGroups> param_groups(const Config& c, const std::vector<Tensor>& tensors,
+                                 const std::vector<GroupRule>& rules);

@@ -16,10 +16,15 @@ struct Plan {
     Recompute recompute = Recompute::none;
     bool master = true;                     // bf16 parameters: fp32 masters, not stochastic rounding
     const Optimizer* optimizer = &ADAMW;    // null: gradients only, no optimizer state
-    int rank = 0, ranks = 1;                // data parallel; B is per rank
-    int zero = 0;                           // ZeRO: 1 partitions optimizer state, 2 also gradients
-    bool spans = false;                     // batches have spans, even with a causal mask
-    Element comm_dtype = Element::f32;      // type in which gradients are reduced
+    // Types of the optimizer's states m and v: f32, bf16 or int8 (StateArray).
+    std::array<Element, 2> state_types = {Element::f32, Element::f32};
+    std::vector<GroupRule> groups = {};    // factors of rate and decay
+    bool clip_groups = false;              // each group's gradient norm is clipped by itself
+    bool average = false;                  // keeps an average of the weights
+    int rank = 0, ranks = 1;               // data parallel; B is per rank
+    int zero = 0;                          // ZeRO: 1 partitions optimizer state, 2 also gradients
+    bool spans = false;                    // batches have spans, even with a causal mask
+    Element comm_dtype = Element::f32;     // type in which gradients are reduced
     // Dropout rates. `dropout` is for the embeddings and each branch's output, attention_dropout
     // for the attention probabilities.
     float dropout = 0, attention_dropout = 0;

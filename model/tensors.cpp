@@ -91,12 +91,12 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
                 .init = row.init,
                 .decay = row.cols > 0,
                 .vector = row.cols == 0};
-    t.fast = t.name.ends_with("_b");
-    t.adapter = t.fast || t.name.ends_with("_a") || t.name.ends_with("_m");
+    t.adapter = t.name.ends_with("_a") || t.name.ends_with("_b") || t.name.ends_with("_m");
     t.product = row.cols && (block >= 0 || t.name == (c.tied ? "wte" : "headw"));
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;
+    t.parts = row.parts;
     t.rows = t.file_rows + row.padding;
     // The family's row has our name ("wte") or its stem, the name without its last letter ("qkv" of
     // "qkvw"). In a layer with experts, "shared_" + stem comes first. The name in files ends with
@@ -139,8 +139,7 @@ int pieces_named_by(const std::string& pattern, const Tensor& t) {
 }
 bool is_frozen(const Config& c, const Tensor& t) {
     if (c.trained.empty()) return c.adapter.any() && !t.adapter;
-    return std::ranges::none_of(c.trained,
-                                [&](const std::string& p) { return named_by(p, t.name) || pieces_named_by(p, t) > 0; });
+    return std::ranges::none_of(c.trained, [&](const std::string& p) { return tensor_named(p, t); });
 }
 
 // Sizes of the flat buffers: where each bucket begins, the end of the trained tensors and of all.
@@ -232,6 +231,9 @@ std::vector<int> config_owners(const Config& c, int ranks) {
     }
     return owners;
 }
+bool tensor_named(const std::string& pattern, const Tensor& t) {
+    return named_by(pattern, t.name) || pieces_named_by(pattern, t) > 0;
+}
 Status check_trained(const Config& c) {
     const std::vector<Tensor> tensors = config_tensors(c);
     for (const std::string& pattern : c.trained) {
@@ -243,7 +245,7 @@ Status check_trained(const Config& c) {
                             "--train-only %s: it names %d of the %d matrices that are trained together as %s; name "
                             "all of them, or %s",
                             pattern.c_str(), pieces, int(t.pieces.size()), t.name.c_str(), t.name.c_str());
-            any |= pieces > 0 || named_by(pattern, t.name);
+            any |= tensor_named(pattern, t);
         }
         if (!any)
             return fail(Exit::usage, "--train-only %s: the model has no such tensor; it has %s, %s and so on",

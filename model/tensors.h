@@ -48,9 +48,9 @@ struct Tensor {
     FileLayout layout = FileLayout::straight;
     bool product = false;                    // a matrix product writes its gradient first (ParamStore::into)
     bool frozen = false, adapter = false;    // has no gradient; belongs to an adapter
-    bool fast = false;                       // an adapter's b: GROUP_FAST
     int bucket = 0;
-    int experts = 1;    // number of matrices, one after the other
+    int experts = 1;                    // copies of `parts`, one after the other
+    std::vector<int64_t> parts = {};    // rows of its matrices: query, key, value; gate, up
     std::vector<Piece> pieces = {};
     int64_t size() const { return rows * cols; }
 };
@@ -72,3 +72,5 @@ int64_t config_flat_size(const Config& c, int ranks = 1);
 int64_t config_frozen_size(const Config& c, int ranks = 1);
 // Exit 2: a pattern of Config::trained names no tensor, or only a part of one.
 Status check_trained(const Config& c);
+// Whether a pattern with * and ? matches the tensor's name, or the name of one of its pieces.
+bool tensor_named(const std::string& pattern, const Tensor& t);

@@ -13,9 +13,9 @@ int64_t TrainStep::result_bytes() const {
 }
 void TrainStep::lay_out(Layout& at) {
     totals.router_totals_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
-    at.reserve(totals.loss, 1 + int64_t(store.buckets.size()) + 2 * store.ranks + totals.router_totals_count);
+    at.reserve(totals.loss, 1 + store.squares_count() + 2 * store.ranks + totals.router_totals_count);
     totals.squares = totals.loss + 1;
-    totals.reports = reinterpret_cast<RankReport*>(totals.squares + store.buckets.size());
+    totals.reports = reinterpret_cast<RankReport*>(totals.squares + store.squares_count());
     if (g.c.experts) totals.router_totals = reinterpret_cast<double*>(totals.reports + store.ranks);
     at.reserve(verdict, 1);
     g.step = {totals.loss, totals.router_totals};
@@ -44,8 +44,9 @@ void TrainStep::update(const OptimizerParams& params, const Limits& limits, uint
     CHECK(updates - finished < 2, "two updates are pending");
     const int squares = store.sum(totals, signal);
     const double all = all_targets ? double(all_targets) : double(std::max<int64_t>(1, g.step.targets)) * store.ranks;
-    op.step_verdict(verdict, totals.loss, 1 / all, totals.squares, squares, params, limits);
-    for (const Partition& s : store.updates()) store.update(s, verdict, params, seed);
+    op.step_verdict(verdict, totals.loss, 1 / all, totals.squares,
+                    store.clipped.empty() ? nullptr : store.square_groups, squares, params, limits);
+    store.update(verdict, params, seed);
     char* to = results + updates % 2 * result_bytes();
     op.download_async(to, verdict, int64_t(sizeof(Step)));
     // Downloads the ranks' reports, and the router totals that follow them in memory.

@@ -1,6 +1,7 @@
 // weights.cpp - each rank's part of the flat buffers, and its exchange with other ranks.
 #include "base/philox.h"
 #include "base/pool.h"
+#include "layers/matmul/muon.h"
 #include "model/adapter.h"
 #include "model/weights.h"
 
@@ -8,15 +9,17 @@
 #include <cmath>
 #include <numeric>
 
+// Whether --state-dtype gives the state's type; it is float otherwise.
+static bool has_type(const OptimizerState& s) { return s.size != StateSize::row && s.name != AVERAGE.name; }
+
 // ---- partitions ---------------------------------------------------------------------------------
 
-void ParamStore::set_layout(const Config& c, const Optimizer* optimizer_row, int own_rank, int rank_count,
-                            int zero_stage, Element comm_element) {
-    optimizer = optimizer_row;
-    rank = own_rank;
-    ranks = rank_count;
-    zero = zero_stage;
-    comm_dtype = comm_element;
+void ParamStore::set_layout(const Config& c, const Plan& plan) {
+    optimizer = plan.optimizer;
+    rank = plan.rank;
+    ranks = plan.ranks;
+    zero = plan.zero;
+    comm_dtype = plan.comm_dtype;
     buckets = config_buckets(c, ranks);
     owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);
@@ -24,8 +27,17 @@ void ParamStore::set_layout(const Config& c, const Optimizer* optimizer_row, int
     params_ready.assign(buckets.size(), 0);
     cleared = {{0, 0}};
     const std::vector<Tensor> tensors = config_tensors(c, ranks);
-    states.assign(optimizer ? optimizer->states.size() : 0, nullptr);
-    if (optimizer && optimizer->matrix) matrices = block_matrices(tensors);
+    state_rows = optimizer ? optimizer->states : std::vector<OptimizerState>();
+    if (optimizer && plan.average) state_rows.push_back(AVERAGE);
+    states.assign(state_rows.size(), {});
+    for (size_t i = 0; i < states.size(); i++)
+        if (has_type(state_rows[i])) states[i].type = plan.state_types[i];
+    clipped.clear();
+    for (const Tensor& t : tensors)
+        if (plan.clip_groups && !t.frozen) clipped.push_back(t);
+    matrices.clear();
+    if (optimizer && optimizer->orthogonalizes) matrices = block_matrices(tensors, ranks, zero == 2);
+    if (optimizer) set_ranges(tensors);
     for (const Tensor& t : tensors) {
         if (!t.product || t.frozen) continue;
         cleared.back().size = t.offset - cleared.back().first;
@@ -33,10 +45,49 @@ void ParamStore::set_layout(const Config& c, const Optimizer* optimizer_row, int
     }
     cleared.back().size = flat - cleared.back().first;
 }
+void ParamStore::set_ranges(const std::vector<Tensor>& tensors) {
+    struct Run {
+        int64_t first;
+        bool matrices;
+    };
+    std::vector<Run> runs = {{0, false}};
+    for (const Tensor& t : tensors) {
+        if (t.frozen) continue;
+        const bool matrix = optimizer->orthogonalizes && is_block_matrix(t);
+        if (matrix != runs.back().matrices) runs.push_back({t.offset, matrix});
+    }
+    update_ranges.clear();
+    int64_t elementwise = 0;
+    for (const Partition& s : updates())
+        for (size_t i = 0; i < runs.size(); i++) {
+            const int64_t first = std::max(s.first, runs[i].first);
+            const int64_t end = std::min(s.first + s.size, i + 1 < runs.size() ? runs[i + 1].first : flat);
+            if (first >= end) continue;
+            update_ranges.push_back(
+                {first, end - first, s.local_first + first - s.first, elementwise, runs[i].matrices});
+            if (!runs[i].matrices) elementwise += end - first;
+        }
+}
+template <class F> void ParamStore::each_update_range(const Partition& s, F f) const {
+    for (const UpdateRange& range : update_ranges)
+        if (range.first >= s.first && range.first < s.first + s.size) f(range);
+}
 
 int64_t ParamStore::state_elements(size_t i) const {
-    if (optimizer->states[i].size == StateSize::parameter) return zero ? flat / ranks : flat;
-    return matrices.empty() ? 0 : round_up(matrices.back().first_row + matrices.back().rows, 64);
+    switch (state_rows[i].size) {
+        case StateSize::parameter: return zero ? flat / ranks : flat;
+        case StateSize::elementwise:
+            return update_ranges.back().elementwise + (update_ranges.back().matrices ? 0 : update_ranges.back().size);
+        case StateSize::row:
+            return matrices.empty() ? 0 : round_up(matrices.back().first_row + matrices.back().rows, 64);
+    }
+    return 0;
+}
+int64_t ParamStore::matrix_work_elements() const {
+    int64_t most = 0;
+    for (const BlockMatrix& m : matrices)
+        if (m.owner == rank) most = std::max(most, orthogonalize_work(m.rows, m.cols));
+    return most;
 }
 Partition ParamStore::partition(int k) const {
     const Bucket& b = buckets[size_t(k)];
@@ -88,13 +139,15 @@ void ParamStore::gradients_done(int k, bool last) {
 // Every rank squares its own partitions alone, even if it has all gradients, so sums are equal with
 // and without ZeRO. All ranks get equal totals and so reach the same verdict.
 int ParamStore::sum(const StepTotals& totals, int signal) {
-    if (!comm) {
+    if (!comm && clipped.empty()) {
         op.sum_of_squares(totals.squares, grads, flat);
         return 1;
     }
-    const int n = int(buckets.size());
-    await();
-    for (int k = 0; k < n; k++)
+    const int n = int(squares_count());
+    if (comm) await();
+    if (!clipped.empty()) sum_squares_by_tensor(totals.squares);
+    if (!comm) return n;
+    for (int k = 0; k < n && clipped.empty(); k++)
         if (const Partition s = partition(k); s.size)
             op.sum_of_squares(totals.squares + k, partition_gradients(s), s.size);
         else op.zero(totals.squares + k, int64_t(sizeof(double)));
@@ -107,62 +160,138 @@ int ParamStore::sum(const StepTotals& totals, int signal) {
     return n;
 }
 
-// For each optimizer state, the address of its element `first`; null if its size is not `size`.
-std::vector<void*> ParamStore::states_at(StateSize size, int64_t first) const {
-    std::vector<void*> at;
-    for (size_t i = 0; i < states.size(); i++) {
-        const OptimizerState& s = optimizer->states[i];
-        at.push_back(s.size == size ? states[i] + first * element_bytes(s.type) : nullptr);
+void ParamStore::sum_squares_by_tensor(double* squares) {
+    for (const Tensor& t : clipped) {
+        const Partition s = comm ? partition(t.bucket) : Partition{-1, 0, flat, 0};
+        const int64_t begin = std::max(t.offset, s.first), end = std::min(t.offset + t.size(), s.first + s.size);
+        if (begin < end) op.sum_of_squares(squares, op.at(partition_gradients(s), begin - s.first), end - begin);
+        else op.zero(squares, int64_t(sizeof(double)));
+        squares++;
     }
-    return at;
 }
-void ParamStore::update(const Partition& s, const Step* step, const OptimizerParams& settings, uint64_t seed) {
+
+// First element of a range in a state, or in its scales.
+int64_t ParamStore::state_first(StateKind part, const UpdateRange& s) const {
+    const bool own = part > StateKind::weights && state_rows[state_index(part)].size == StateSize::elementwise;
+    return (own ? s.elementwise : s.local_first) / (is_scales(part) ? 64 : 1);
+}
+// A state's numbers of a range; nothing if it has none.
+StateArray ParamStore::state_of(size_t i, const UpdateRange& s) const {
+    if (i >= states.size() || state_rows[i].size == StateSize::row) return {};
+    if (s.matrices && state_rows[i].size == StateSize::elementwise) return {};
+    const StateArray& all = states[i];
+    const int64_t first = state_first(optimizer_state(i), s);
+    return {static_cast<char*>(all.p) + first * element_bytes(all.type), all.scales ? all.scales + first / 64 : nullptr,
+            all.type};
+}
+
+void ParamStore::update(const Step* step, OptimizerParams settings, uint64_t seed) {
     version++;
-    // An optimizer's operation numbers the elements of its range from 0. So each partition needs a
-    // seed of its own; otherwise all would be rounded with the same random numbers.
-    const OptimizerRange range = {.op = op,
-                                  .n = s.size,
-                                  .w = params ? op.at(params, s.first) : nullptr,
-                                  .master = master ? master + s.local_first : nullptr,
-                                  .dw = partition_gradients(s),
-                                  .states = states_at(StateSize::parameter, s.local_first),
-                                  .groups = groups + s.first / 64,
-                                  .step = step,
-                                  .params = settings,
-                                  .seed = seed + uint64_t(s.first)};
-    if (optimizer->matrix) {
-        optimizer->direction(range);
-        transform_matrices(s, step, settings);
+    settings.groups = group_factors.factors;
+    const StepArguments to = {step, settings, seed};
+    const std::vector<Partition> all = updates();
+    if (!matrices.empty() && zero < 2) {
+        for (const Partition& s : all) {
+            momentum(s, to);
+            if (zero) comm->all_gather(gradients(s.bucket), s.size, op.gradient);
+        }
+        await();
+        transform_matrices(-1, grads, 0, to);
     }
-    optimizer->update(range);
+    for (const Partition& s : all) {
+        if (!matrices.empty() && zero == 2) transform_bucket(s, to);
+        apply(s, to);
+    }
+}
+// Replaces the gradients of the blocks' matrices by directions.
+void ParamStore::momentum(const Partition& s, const StepArguments& to) {
+    each_update_range(s, [&](const UpdateRange& part) {
+        if (!part.matrices) return;
+        op.nesterov_momentum(op.at(partition_gradients(s), part.first - s.first), state_of(0, part),
+                             groups + part.first / 64, part.size, to.step, to.settings, to.seed + uint64_t(part.first));
+    });
+}
+void ParamStore::orthogonalize(const BlockMatrix& m, Gradient* direction, const StepArguments& to) {
+    const int rows = int(m.rows), cols = int(m.cols);
+    // The root mean square of an orthogonal matrix is 1 / sqrt(longer side).
+    const float size = 0.2f, scale = size * std::sqrt(float(std::max(rows, cols)));
+    op.orthogonalize(direction, matrix_work, scale, rows, cols);
+    if (!optimizer->normalizes_rows) return;
+    float* row_squares = static_cast<float*>(states[optimizer->states.size() - 1].p) + m.first_row;
+    op.normalize_rows(direction, row_squares, size, to.step, to.settings, rows, cols);
+}
+// Orthogonalizes the matrices of a bucket (-1: of all), whose directions are in `whole`, a full
+// buffer from element `begin` on. Each rank does those that it owns, and sends them to the others.
+void ParamStore::transform_matrices(int bucket, Gradient* whole, int64_t begin, const StepArguments& to) {
+    auto each = [&](auto f) {
+        for (const BlockMatrix& m : matrices)
+            if (bucket < 0 || m.bucket == bucket) f(m, op.at(whole, m.offset - begin));
+    };
+    each([&](const BlockMatrix& m, Gradient* direction) {
+        if (m.owner == rank) orthogonalize(m, direction, to);
+    });
+    if (!comm) return;
+    each([&](const BlockMatrix& m, Gradient* p) { comm->broadcast(p, m.rows * m.cols, op.gradient, m.owner); });
+    await();
+}
+// With zero 2, the bucket's directions are gathered in the buffer in which its gradients were
+// computed.
+void ParamStore::transform_bucket(const Partition& s, const StepArguments& to) {
+    momentum(s, to);
+    if (std::ranges::find(matrices, s.bucket, &BlockMatrix::bucket) == matrices.end()) return;
+    Gradient* whole = gradients(s.bucket);
+    op.copy(op.at(whole, rank * s.size), partition_gradients(s), op.bytes(grads, s.size));
+    comm->all_gather(whole, s.size, op.gradient);
+    await();
+    transform_matrices(s.bucket, whole, buckets[size_t(s.bucket)].offset, to);
+    op.copy(partition_gradients(s), op.at(whole, rank * s.size), op.bytes(grads, s.size));
+}
+void ParamStore::apply(const Partition& s, const StepArguments& to) {
+    // The operation numbers the elements of its range from 0. So each range needs a seed of its own;
+    // otherwise all would be rounded with the same random numbers.
+    each_update_range(s, [&](const UpdateRange& part) {
+        Parameter* w = params ? op.at(params, part.first) : nullptr;
+        float* copy = master ? master + part.local_first : nullptr;
+        const Gradient* dw = op.at(partition_gradients(s), part.first - s.first);
+        const bool matrices_only = part.matrices, has_v = optimizer->states.size() > 1;
+        op.update_weights(w, copy, matrices_only ? StateArray{} : state_of(0, part),
+                          matrices_only || !has_v ? StateArray{} : state_of(1, part), dw, groups + part.first / 64,
+                          part.size, to.step, matrices_only ? UpdateRule::given : optimizer->rule, to.settings,
+                          to.seed + uint64_t(part.first));
+        if (states.size() > optimizer->states.size() && to.settings.average_rate > 0)
+            op.average_weights(static_cast<float*>(states.back().p) + part.local_first, w, copy,
+                               to.settings.average_rate, part.size, to.step);
+    });
     if (!zero) return;
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
     params_ready[size_t(s.bucket)] = comm->mark();
 }
-// Replaces the directions of a partition's elements (OptimizerRange::dw) by those that the
-// optimizer's `matrix` computes. With ZeRO, the whole bucket is first gathered in the buffer in
-// which its gradients were computed.
-void ParamStore::transform_matrices(const Partition& s, const Step* step, const OptimizerParams& settings) {
-    Gradient *whole = grads, *mine = partition_gradients(s);
-    int64_t begin = 0;
-    if (zero) {
-        begin = buckets[size_t(s.bucket)].offset;
-        whole = gradients(s.bucket);
-        if (zero == 2) op.copy(op.at(whole, rank * s.size), mine, op.bytes(grads, s.size));
-        comm->all_gather(whole, s.size, op.gradient);
-        await();
+// Calls f(what is used as weights, their fp32 copy or null, memory to keep them in, partition), for
+// parameters, or fp32 adapters beside packed weights; with ZeRO, then gathers the parameters.
+template <class F> void ParamStore::replace_parameters(F f) {
+    version++;
+    for (const Partition& s : updates()) {
+        Parameter* weights = params ? op.at(params, s.first) : reinterpret_cast<Parameter*>(master + s.local_first);
+        f(weights, params && master ? master + s.local_first : nullptr, partition_gradients(s), s);
+        if (!zero) continue;
+        comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
+        params_ready[size_t(s.bucket)] = comm->mark();
     }
-    for (const BlockMatrix& m : matrices) {
-        if (m.offset >= s.first + s.size || m.offset + m.rows * m.cols <= s.first) continue;
-        optimizer->matrix({.op = op,
-                           .rows = m.rows,
-                           .cols = m.cols,
-                           .direction = op.at(whole, m.offset - begin),
-                           .states = states_at(StateSize::row, m.first_row),
-                           .step = step,
-                           .params = settings});
-    }
-    if (zero == 2) op.copy(mine, op.at(whole, rank * s.size), op.bytes(grads, s.size));
+}
+void ParamStore::use_average() {
+    CHECK(states.size() > optimizer->states.size(), "there is no average");
+    replace_parameters([&](Parameter* weights, const float* copy, Gradient* kept, const Partition& s) {
+        const float* average = static_cast<float*>(states.back().p) + s.local_first;
+        if (!copy) op.copy(kept, weights, weight_bytes(s.size));
+        if (params) op.from_floats(weights, average, s.size);
+        else op.copy(weights, average, weight_bytes(s.size));
+    });
+}
+void ParamStore::restore() {
+    replace_parameters([&](Parameter* weights, const float* copy, Gradient* kept, const Partition& s) {
+        if (copy) op.from_floats(weights, copy, s.size);
+        else op.copy(weights, kept, weight_bytes(s.size));
+    });
 }
 void ParamStore::await_parameters(int k) {
     if (comm && zero) comm->join(params_ready[size_t(k)]);
@@ -173,19 +302,35 @@ void ParamStore::await_parameters(int k) {
 bool ParamStore::sharded(StateKind part) const {
     if (part == StateKind::gradients) return zero == 2;
     if (part == StateKind::weights) return zero && master;
-    return zero && optimizer->states[size_t(part)].size == StateSize::parameter;
+    return zero && by_ranges(part);
+}
+bool ParamStore::by_ranges(StateKind part) const {
+    if (part == StateKind::gradients) return false;
+    return part == StateKind::weights || state_rows[state_index(part)].size != StateSize::row;
+}
+// Calls f(element of the segment's part of the range, number, first one in the buffer) for the
+// update_ranges in which this rank has elements of the range offset..offset+n-1 of a part.
+template <class F> void ParamStore::each_piece(StateKind part, int64_t offset, int64_t n, F f) const {
+    const int64_t unit = is_scales(part) ? 64 : 1;
+    for (const UpdateRange& s : update_ranges) {
+        const int64_t first = s.first / unit;
+        const int64_t begin = std::max(offset, first), end = std::min(offset + n, first + s.size / unit);
+        if (begin < end) f(begin, end - begin, state_first(part, s) + begin - first);
+    }
 }
 bool ParamStore::holds(StateKind part, int64_t offset, int64_t n) const {
     if (!sharded(part) || part == StateKind::weights) return true;
-    for (const Partition& s : updates())
-        if (std::max(offset, s.first) < std::min(offset + n, s.first + s.size)) return true;
-    return false;
+    bool any = false;
+    each_piece(part, offset, n, [&](int64_t, int64_t, int64_t) { any = true; });
+    return any;
 }
 ParamStore::Buffer ParamStore::buffer(StateKind part) const {
     if (part == StateKind::gradients) return {grads, op.gradient};
     if (part == StateKind::weights && !master) return {params, op.parameter};
     if (part == StateKind::weights) return {master, Element::f32};
-    return {states[size_t(part)], optimizer->states[size_t(part)].type};
+    const StateArray& state = states[state_index(part)];
+    if (is_scales(part)) return {state.scales, Element::f32};
+    return {state.p, state.type};
 }
 
 void ParamStore::read(StateKind part, int64_t offset, int64_t n, float* to) const {
@@ -193,14 +338,17 @@ void ParamStore::read(StateKind part, int64_t offset, int64_t n, float* to) cons
     if (packed.any() && part == StateKind::weights) return packed.read(offset, n, to);
     if (is_frozen(part, offset)) return get(to, {params, op.parameter}, offset, n);
     if (sharded(part)) {
+        const int64_t unit = is_scales(part) ? 64 : 1;
         int k = int(buckets.size());
-        while (buckets[size_t(--k)].offset > offset) {}
+        while (buckets[size_t(--k)].offset > offset * unit) {}
         auto bucket = collected.find({part, k});
         CHECK(bucket != collected.end(), "bucket %d was not collected", k);
-        std::copy_n(bucket->second.begin() + (offset - buckets[size_t(k)].offset), n, to);
+        std::copy_n(bucket->second.begin() + (offset - buckets[size_t(k)].offset / unit), n, to);
         return;
     }
-    get(to, buffer(part), offset, n);
+    if (part <= StateKind::weights || !by_ranges(part)) return get(to, buffer(part), offset, n);
+    each_piece(part, offset, n,
+               [&](int64_t at, int64_t count, int64_t local) { get(to + (at - offset), buffer(part), local, count); });
 }
 
 void ParamStore::get(float* to, const Buffer& from, int64_t at, int64_t n) const {
@@ -224,12 +372,11 @@ void ParamStore::write(StateKind part, int64_t offset, int64_t n, const float* f
     if (packed.any() && part == StateKind::weights) return packed.write(offset, n, block_format(BlockType::f32), from);
     if (part == StateKind::weights) put({params, op.parameter}, offset, from, n);
     if (part == StateKind::weights && (!master || is_frozen(part, offset))) return;
-    if (!sharded(part)) return put(buffer(part), offset, from, n);
-    CHECK(part != StateKind::gradients, "nobody writes gradients that are sharded");
-    for (const Partition& s : updates()) {
-        const int64_t begin = std::max(offset, s.first), end = std::min(offset + n, s.first + s.size);
-        if (begin < end) put(buffer(part), s.local_first + begin - s.first, from + (begin - offset), end - begin);
-    }
+    CHECK(part != StateKind::gradients || !sharded(part), "nobody writes gradients that are sharded");
+    if (!by_ranges(part)) return put(buffer(part), offset, from, n);
+    each_piece(part, offset, n, [&](int64_t at, int64_t count, int64_t local) {
+        put(buffer(part), local, from + (at - offset), count);
+    });
 }
 
 // Gathers one bucket after the other, in the buffer in which its gradients are computed.
@@ -237,35 +384,36 @@ void ParamStore::collect() {
     std::vector<StateKind> parts = {StateKind::weights};
     for (size_t i = 0; i < states.size(); i++) {
         parts.push_back(optimizer_state(i));
-        if (zero && !sharded(parts.back())) collect_row_state(i);
+        if (states[i].scales) parts.push_back(state_scales(i));
+        if (comm && !by_ranges(optimizer_state(i))) collect_row_state(i);
     }
     for (StateKind part : parts) {
         if (!sharded(part)) continue;
         await();
-        const Element type = buffer(part).type;
+        const Buffer mine = buffer(part);
+        const int64_t unit = is_scales(part) ? 64 : 1;
         for (const Partition& s : updates()) {
-            const Buffer whole = {gradients(s.bucket), type};
-            op.copy(whole.at(rank * s.size), buffer(part).at(s.local_first), s.size * element_bytes(type));
-            comm->all_gather(whole.data, s.size, type);
+            const Buffer whole = {gradients(s.bucket), mine.type};
+            const int64_t size = s.size / unit, words = size * element_bytes(mine.type) / 4;
+            each_piece(part, s.first / unit, size, [&](int64_t at, int64_t n, int64_t local) {
+                op.copy(whole.at(rank * size + at - s.first / unit), mine.at(local), n * element_bytes(mine.type));
+            });
+            comm->all_gather(whole.data, words, Element::f32);
             await();
             if (owners[size_t(s.bucket)] != rank) continue;
             std::vector<float>& to = collected[{part, s.bucket}];
-            to.resize(size_t(s.size * ranks));
-            get(to.data(), whole, 0, s.size * ranks);
+            to.resize(size_t(size * ranks));
+            get(to.data(), whole, 0, size * ranks);
         }
     }
 }
-// Completes an optimizer state with one value per row of a matrix. Each rank whose partition has
-// elements of a matrix has the state of all rows of that matrix. The first of these ranks keeps it
-// and the others set zeros, so the sum over ranks is the complete state.
+// Completes an optimizer state with one value per row of a matrix: a matrix's owner has its rows'
+// values, and the other ranks set zeros, so the sum over ranks is the complete state.
 void ParamStore::collect_row_state(size_t i) {
-    const Element type = optimizer->states[i].type;
-    for (const BlockMatrix& m : matrices) {
-        const Partition s = partition(m.bucket);
-        const int64_t first_rank = (m.offset - buckets[size_t(m.bucket)].offset) / s.size;
-        if (first_rank != rank) op.zero(states[i] + m.first_row * element_bytes(type), m.rows * element_bytes(type));
-    }
-    comm->all_reduce(states[i], state_elements(i), type, type);
+    auto* values = static_cast<float*>(states[i].p);
+    for (const BlockMatrix& m : matrices)
+        if (m.owner != rank) op.zero(values + m.first_row, m.rows * int64_t(sizeof(float)));
+    comm->all_reduce(values, state_elements(i), Element::f32, Element::f32);
     await();
 }
 

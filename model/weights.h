@@ -17,14 +17,16 @@
 #include <map>
 
 #include "comm/comm.h"
-#include "model/optimizers.h"
-#include "model/packed_weights.h"
+#include "model/plan.h"
 
 // The model's flat buffers, which files and tests access as floats, whatever their type. weights:
 // the master copies if there are any, else the parameters. The values from 0 on are the optimizer's
-// states (optimizer_state).
-enum class StateKind : int { gradients = -2, weights = -1 };
+// states (optimizer_state) and their scales.
+enum class StateKind : int { gradients = -2, weights = -1, scales = 16 };
 constexpr StateKind optimizer_state(size_t i) { return StateKind(int(i)); }    // i-th of Optimizer::states
+// The scales of that state, if it has 8 bits. The state itself is then read and written as codes,
+// numbers from 0 to 255, so that files have its bits.
+constexpr StateKind state_scales(size_t i) { return StateKind(int(StateKind::scales) + int(i)); }
 
 // A rank's report to all others in a step's update, so that all decide alike.
 struct RankReport {
@@ -33,7 +35,7 @@ struct RankReport {
 };
 // Contiguous in device memory, because one all-reduce sums them.
 struct StepTotals {
-    double *loss = nullptr, *squares = nullptr;    // (1); (buckets): sums of squared gradients
+    double *loss = nullptr, *squares = nullptr;    // (1); (squares_count): sums of squared gradients
     RankReport* reports = nullptr;                 // (ranks)
     double* router_totals = nullptr;               // (L,E+2): router_forward's totals
     int64_t router_totals_count = 0;               // 0: no experts
@@ -44,6 +46,14 @@ struct Partition {
     int bucket;             // -1: all buckets
     int64_t first, size;    // elements; first: in a full buffer
     int64_t local_first;    // first element in a buffer of partitions
+};
+// A part of a partition that a step treats alike: all of it or, with Muon, matrices of blocks or
+// other tensors between them.
+struct UpdateRange {
+    int64_t first, size;
+    int64_t local_first;    // first element in a buffer of partitions
+    int64_t elementwise;    // first element in states of tensors other than matrices of blocks
+    bool matrices;
 };
 
 struct ParamStore {
@@ -60,20 +70,29 @@ struct ParamStore {
 
     PackedWeights packed;    // replaces params if the table's parameters are packed
 
-    Parameter* params = nullptr;             // (flat + frozen): read by the passes
-    Gradient* grads = nullptr;               // (flat), with zero 2 (flat / ranks)
-    Gradient* work[3] = {};                  // zero 2: one bucket each; see work_buffer
-    float* master = nullptr;                 // (flat), with zero (flat / ranks); null: none. Beside packed
-                                             // weights the only copy of what is trained
-    const Optimizer* optimizer = nullptr;    // null: no updates
-    std::vector<char*> states;               // by Optimizer::states, each (state_elements)
-    std::vector<BlockMatrix> matrices;       // if the optimizer transforms matrices
-    uint8_t* groups = nullptr;               // (flat / 64): GROUP_DECAYS, GROUP_FAST
+    Parameter* params = nullptr;               // (flat + frozen): read by the passes
+    Gradient* grads = nullptr;                 // (flat), with zero 2 (flat / ranks)
+    Gradient* work[3] = {};                    // zero 2: one bucket each; see work_buffer
+    float* master = nullptr;                   // (flat), with zero (flat / ranks); null: none. Beside packed
+                                               // weights the only copy of what is trained
+    const Optimizer* optimizer = nullptr;      // null: no updates
+    std::vector<OptimizerState> state_rows;    // the optimizer's, and the weights' average
+    std::vector<StateArray> states;            // by state_rows, each (state_elements)
+    std::vector<UpdateRange> update_ranges;    // parts of updates(), in order
+    std::vector<BlockMatrix> matrices;         // if the optimizer orthogonalizes them
+    Gradient* matrix_work = nullptr;           // (matrix_work_elements)
+    uint8_t* groups = nullptr;                 // (flat / 64): index of factors
+    ParamGroups group_factors;
+    std::vector<Tensor> clipped;         // trained tensors, if each group is clipped by itself
+    uint8_t* square_groups = nullptr;    // (clipped): their groups
 
     explicit ParamStore(const Table& table) : op(table) {}
     ParamStore(const ParamStore&) = delete;
-    void set_layout(const Config& c, const Optimizer* optimizer, int rank, int ranks, int zero, Element comm_dtype);
+    void set_layout(const Config& c, const Plan& plan);
     int64_t state_elements(size_t i) const;    // on this rank
+    int64_t matrix_work_elements() const;      // orthogonalize's for the largest matrix
+    // Number of sums of squares of which a gradient's norm consists: one a bucket, or a tensor.
+    int64_t squares_count() const { return int64_t(clipped.empty() ? buckets.size() : clipped.size()); }
     Partition partition(int bucket) const;
     // Partitions that this rank updates: one of all parameters; with ZeRO, its partition of each
     // bucket.
@@ -94,9 +113,12 @@ struct ParamStore {
     // Waits for all gradients, computes their sums of squares and this rank's report, and adds both
     // over the ranks. Returns the number of sums of squares.
     int sum(const StepTotals& totals, int signal);
-    // Runs the optimizer on a partition. With ZeRO, also gathers the parameters of its bucket.
-    void update(const Partition& s, const Step* step, const OptimizerParams& settings, uint64_t seed);
+    // Runs the optimizer. With ZeRO, also gathers the parameters. seed: for stochastic rounding.
+    void update(const Step* step, OptimizerParams settings, uint64_t seed);
     void await_parameters(int bucket);    // waits until they are complete
+    // Makes the average the parameters, until restore. Between steps: the gradients are overwritten.
+    void use_average();
+    void restore();
     void await() const {
         if (comm) comm->join(comm->mark());
     }    // waits for all communication
@@ -118,8 +140,25 @@ struct ParamStore {
     uint64_t hash(bool all = false) const;
 
   private:
-    std::vector<void*> states_at(StateSize size, int64_t first) const;
-    void transform_matrices(const Partition& s, const Step* step, const OptimizerParams& settings);
+    struct StepArguments {
+        const Step* step;
+        OptimizerParams settings;
+        uint64_t seed;
+    };
+    void sum_squares_by_tensor(double* squares);
+    template <class F> void replace_parameters(F f);
+    int64_t weight_bytes(int64_t n) const { return params ? op.bytes(params, n) : n * int64_t(sizeof(float)); }
+    StateArray state_of(size_t i, const UpdateRange& s) const;
+    int64_t state_first(StateKind part, const UpdateRange& s) const;
+    bool by_ranges(StateKind part) const;    // this rank may have parts of it, or lack tensors
+    template <class F> void each_piece(StateKind part, int64_t offset, int64_t n, F f) const;
+    template <class F> void each_update_range(const Partition& s, F f) const;
+    void set_ranges(const std::vector<Tensor>& tensors);
+    void momentum(const Partition& s, const StepArguments& to);
+    void orthogonalize(const BlockMatrix& m, Gradient* direction, const StepArguments& to);
+    void transform_matrices(int bucket, Gradient* whole, int64_t begin, const StepArguments& to);
+    void transform_bucket(const Partition& s, const StepArguments& to);
+    void apply(const Partition& s, const StepArguments& to);
     void collect_row_state(size_t i);
     void init_magnitudes(const Config& c, const std::vector<Tensor>& tensors);
     struct Buffer {
@@ -128,6 +167,8 @@ struct ParamStore {
         void* at(int64_t i) const { return static_cast<char*>(data) + i * element_bytes(type); }
     };
     bool is_frozen(StateKind part, int64_t offset) const { return part == StateKind::weights && offset >= flat; }
+    static bool is_scales(StateKind part) { return part >= StateKind::scales; }
+    static size_t state_index(StateKind part) { return size_t(part) % size_t(StateKind::scales); }
     Buffer buffer(StateKind part) const;
     void get(float* to, const Buffer& from, int64_t at, int64_t n) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);

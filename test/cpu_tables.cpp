@@ -45,7 +45,7 @@ double share(const std::string& op, const Check::Output& output) {
                          {"sum_of_squares", "sum without", 0.15},
                          {"sum_of_squares", "", 0.1},
                          {"add_losses", "", 0.1},
-                         {"adamw", "", 0.1},
+                         {"update_weights", "", 0.1},
                          {"activation", "", 0.05},
                          {"cross_entropy", "", 0.2},
                          {"norm_forward", "", 0.3},    // sums of 16392 terms

@@ -49,7 +49,7 @@ void check_profile(const Table& op, bool fused) {
     CHECK(calls(rows, "activation_backward") == (fused ? 0 : L));
     CHECK(calls(rows, "attention_forward") == L);
     CHECK(calls(rows, "norm_backward") == 2 * L + 1);
-    CHECK(calls(rows, "adamw") == 1);
+    CHECK(calls(rows, "update_weights") == 1);
     double seconds = 0, products = 0;
     for (size_t i = 0; i + 1 < rows.size(); i++) {
         CAPTURE(rows[i].name);
@@ -92,19 +92,20 @@ TEST_CASE("bench: a filter that leaves no row is an error that says which rows t
     ProcessResult r = run({"--filter", "nothing"});
     CHECK(r.exit_code == 2);
     CHECK(r.out.empty());
-    for (const char* part : {"--filter nothing: no row has this in its name", "linear_forward", "adamw", "generation"})
+    for (const char* part :
+         {"--filter nothing: no row has this in its name", "linear_forward", "update_weights", "generation"})
         CHECK(r.err.find(part) != std::string::npos);
     // The message lists names in the order of the rows: steps, then operations.
-    for (const char* operation : {"linear_forward", "adamw"})
+    for (const char* operation : {"linear_forward", "update_weights"})
         for (const char* step : {"there are training", "generation", "prompt"})
             CHECK(r.err.find(step) < r.err.find(operation));
     r = run({"--filter", "linear", "--steps-only"});
     CHECK(r.exit_code == 2);
     CHECK(r.err.find("there are training\n") != std::string::npos);
-    r = run({"--filter", "linear_forward proj|adamw"});
+    r = run({"--filter", "linear_forward proj|update_weights"});
     CHECK(r.exit_code == 0);
     CHECK(r.out.find("\"linear_forward proj") != std::string::npos);
-    CHECK(r.out.find("\"adamw") != std::string::npos);
+    CHECK(r.out.find("\"update_weights") != std::string::npos);
     CHECK(r.out.find("\"linear_forward fc") == std::string::npos);
 }
 

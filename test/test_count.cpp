@@ -84,9 +84,17 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     // 4 random tokens touch 2 (1 - 1/16) of 2 rows of dwte (read and written), and 2 of dwpe
     CHECK(work.embedding_backward(g, g, x, nullptr, 2, 2, 4, 2, nullptr).bytes ==
           doctest::Approx(4 * 4 * 4 + 4 * 4 + 2 * 4 * (2 * 15 / 16.0 + 2) * 4));
-    CHECK(work.adamw(w, numbers, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 30 * 64 + 1);
-    CHECK(work.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 24 * 64 + 1);
-    CHECK(work_of_floats.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 28 * 64 + 1);
+    const StateArray exact = {numbers}, codes = {numbers, numbers, Element::uint8};
+    auto step = [&](const CostModel& of, float* master, StateArray m, StateArray v) {
+        return of.update_weights(w, master, m, v, g, nullptr, 64, nullptr, UpdateRule::adamw, {}, 0).bytes;
+    };
+    CHECK(step(work, numbers, exact, exact) == 30 * 64 + 1);
+    CHECK(step(work, nullptr, exact, exact) == 24 * 64 + 1);
+    CHECK(step(work_of_floats, nullptr, exact, exact) == 28 * 64 + 1);
+    CHECK(step(work_of_floats, nullptr, exact, {}) == 20 * 64 + 1);
+    CHECK(step(work_of_floats, nullptr, codes, codes) == 16 * 64 + 2 * 2 * 4 + 1);
+    CHECK(work.orthogonalize(g, g, 1, 3, 5).flops() == 5 * (3 * 9 * 5 + 27));
+    CHECK(work.orthogonalize(g, g, 1, 5, 3).flops() == 5 * (3 * 9 * 5 + 27));
     CHECK(Peaks{4, 2, 1}.floor(Cost{.products = 8, .arithmetic = 2, .bytes = 2.5}) == 3);
     CHECK(Peaks{4, 2, 1}.floor(Cost{.products = 8, .arithmetic = 2, .bytes = 5}) == 5);
 }

@@ -72,7 +72,7 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
     const json& pattern = bench["attention_backward, window 8, stride 64, 4 global"];
     CHECK((pattern["spans"].size() == 128 && pattern["spans"][100] == json({93, 101}) && pattern["stride"] == 64));
     CHECK(bench["attention_forward, 8 documents"]["spans"][100] == json({96, 101}));
-    for (const char* name : {"adamw, 32M", "cross_entropy, 256 rows", "experts_forward, 2 of 8",
+    for (const char* name : {"update_weights, adamw 32M", "cross_entropy, 256 rows", "experts_forward, 2 of 8",
                              "rope_backward, QK-norm", "sample, 1 text, top-p 0.9"})
         CHECK_MESSAGE(!bench[name]["launches"].empty(), name);
 }

@@ -198,7 +198,7 @@ TEST_CASE("trace: train writes its first step, sample and eval every pass; the r
                              [](const TraceLine& line) { return line.operation == "embedding_forward"; });
     };
     CHECK(passes() == 2);    // 256 tokens: two batches of 4 x 32
-    CHECK(read_lines(file).back().operation == "adamw");
+    CHECK(read_lines(file).back().operation == "update_weights");
     CHECK_FALSE(contains(read_file(toy.dir + "/run/run.toml"), "trace"));
     must(toy.args("traced", {"--steps", "2", "--trace", file}));
     CHECK(toy.metrics("traced") == toy.metrics("plain"));

@@ -57,6 +57,7 @@ struct Steps : Trainer {
         o.shape.L = 2, o.shape.NH = 2, o.shape.C = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
         device.model = std::make_unique<Model>(poisoned);
         REQUIRE(choose_model().ok());
+        REQUIRE(choose_optimizer().ok());
         REQUIRE(choose_batch().ok());
         REQUIRE(open_data().ok());
         REQUIRE(plan_steps().ok());
@@ -72,14 +73,18 @@ struct Steps : Trainer {
         const ParamStore& s = gpt().store;
         weights.assign(params(), params() + s.flat);
         states.clear();
-        for (const char* state : s.states) states.emplace_back(state, state + 4 * s.flat);
+        for (const StateArray& of : s.states) {
+            const char* bytes = static_cast<char*>(of.p);
+            states.emplace_back(bytes, bytes + 4 * s.flat);
+        }
     }
     bool unchanged() const {
-        const std::vector<char*>& now = gpt().store.states;
+        const std::vector<StateArray>& now = gpt().store.states;
+        auto same = [](const std::vector<char>& was, const StateArray& is) {
+            return !memcmp(was.data(), is.p, was.size());
+        };
         return !memcmp(weights.data(), params(), 4 * weights.size()) && states.size() == 2 &&
-               std::equal(states.begin(), states.end(), now.begin(), [](const std::vector<char>& was, const char* is) {
-                   return !memcmp(was.data(), is, was.size());
-               });
+               std::equal(states.begin(), states.end(), now.begin(), same);
     }
 };
 }    // namespace

@@ -64,6 +64,17 @@ struct ThreadComm final : Comm {
             });
         });
     }
+    void broadcast(void* x, int64_t n, Element type, int from) override {
+        calls++, bytes += rank == from ? double(n * element_bytes(type)) * (ranks - 1) : 0;
+        queue.push_back([=, this] {
+            meeting.x[size_t(rank)] = x;
+            meeting.barrier.arrive_and_wait();
+            if (rank != from)
+                std::copy_n(static_cast<char*>(meeting.x[size_t(from)]), n * element_bytes(type),
+                            static_cast<char*>(x));
+            meeting.barrier.arrive_and_wait();
+        });
+    }
     void all_gather(void* x, int64_t n, Element type) override {
         calls++, bytes += double(n * element_bytes(type)) * (ranks - 1);
         queue.push_back([=, this] {

@@ -30,12 +30,11 @@ struct ToyCheckpoint {
     explicit ToyCheckpoint(uint64_t seed, const Config& c = config()) {
         g.c = c;
         g.tensors = config_tensors(c);
-        g.store.flat = config_flat_size(c);
+        g.store.set_layout(c, g.plan);
         params.resize(size_t(g.store.flat));
         m = v = params;
         g.store.params = reinterpret_cast<Parameter*>(params.data());
-        g.store.optimizer = &ADAMW;
-        for (std::vector<float>* state : {&m, &v}) g.store.states.push_back(reinterpret_cast<char*>(state->data()));
+        g.store.states = {{m.data()}, {v.data()}};
         uint64_t stream = seed * 3;
         for (float* flat : {params.data(), m.data(), v.data()}) {
             stream++;

@@ -17,7 +17,7 @@ namespace {
 struct Options {
     std::string model, out, type = "f32", checkpoint = "last";
     std::vector<std::string> adapters = {};    // merged into the weights
-    bool overwrite = false, adapter_only = false;
+    bool overwrite = false, adapter_only = false, average = false;
 };
 
 std::string stem_of(const std::string& path) { return fs::path(path).stem().string(); }
@@ -98,7 +98,7 @@ Status convert(Options o) {
     if (const std::string lost = to_gguf ? beyond_gguf(tokenizer) : ""; !lost.empty())
         Progress().note(escape_control("note: GGUF has no place for this: " + lost));
     cpu_set_threads(0);
-    WeightsReader weights = TRY(weights_reader(from, config));
+    WeightsReader weights = TRY(o.average ? average_reader(from, config) : weights_reader(from, config));
     if (!o.adapters.empty()) weights = TRY(merged_reader(weights, TRY(open_adapters(o.adapters))));
     const ModelCard card = checkpoint_card(from);
     if (!to_gguf) return checkpoint_export(o.out, weights, tokenizer, generation, card_readme(card), overwrite);
@@ -129,6 +129,12 @@ static Command command_of(const char* name, const char* summary, const char* exa
          .to = &o->overwrite,
          .help = "write OUT even if it is there; a directory, if it holds nothing but such a model"},
         {.name = "--checkpoint", .to = &o->checkpoint, .help = "of a run: last, best or a step"}};
+    if (!adapter)
+        rows.push_back({.name = "--average",
+                        .to = &o->average,
+                        .help = "of a run with --ema or --average-tail: the average of the weights instead of the last "
+                                "ones",
+                        .excludes = {"--adapter-only"}});
     if (!adapter)
         rows.push_back({.name = "--adapter-only",
                         .to = &o->adapter_only,

@@ -16,8 +16,8 @@ int64_t collected_bytes(const Config& c, const Plan& plan) {
     const std::vector<Bucket> buckets = config_buckets(c, plan.ranks);
     const std::vector<int> owners = config_owners(c, plan.ranks);
     std::vector<int64_t> of_rank(size_t(plan.ranks), 0);
-    const int64_t states =
-        std::ranges::count(plan.optimizer->states, StateSize::parameter, &OptimizerState::size);    // read as floats
+    int64_t states = 0;    // read as floats
+    for (const OptimizerState& s : plan.optimizer->states) states += s.size != StateSize::row;
     for (size_t k = 0; k < buckets.size(); k++) of_rank[size_t(owners[k])] += states * 4 * buckets[k].size;
     return *std::max_element(of_rank.begin(), of_rank.end());
 }
@@ -121,11 +121,6 @@ double sending_seconds(const Rates& r, int ranks, double bytes) {
     return std::max(within / r.inside, out / r.outside);
 }
 
-std::string decimal(double n, const char* unit) {    // "1.5 GFLOP"
-    int prefix = 0;
-    for (n /= 1e3; n >= 999.95 && prefix < 6; n /= 1e3) prefix++;
-    return formatted("%.1f %c%s", n, "kMGTPEZ"[prefix], unit);
-}
 std::string decimal_bytes(double n) { return decimal(n, "B"); }
 std::string duration(double seconds) {
     return seconds < 1 ? formatted("%.1f ms", 1e3 * seconds) : formatted("%.2f s", seconds);
@@ -174,6 +169,7 @@ static void print_run(const Trainer& t) {
     printf("work          %s per token, %s per step%s\n", decimal(flops, "FLOP").c_str(),
            decimal(flops * double(o.total_batch), "FLOP").c_str(),
            o.steps ? (", " + decimal(flops * tokens, "FLOP") + " in all").c_str() : "");
+    printf("optimizer     %s\n", t.optimizer_text().c_str());
     if (const double before = t.loss->prepare_flops(); before > 0)
         printf("reference     %s, once, before the first step\n", decimal(before, "FLOP").c_str());
 }

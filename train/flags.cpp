@@ -10,7 +10,7 @@
 // ---- the rows, in the order of --help -----------------------------------------------------------
 
 namespace {
-std::vector<Flag> optimizer_flags(TrainOptions& o) {
+std::vector<Flag> schedule_flags(TrainOptions& o) {
     return {
         {"--lr-schedule",
          &o.lr_schedule,
@@ -20,9 +20,6 @@ std::vector<Flag> optimizer_flags(TrainOptions& o) {
          0,
          {"cosine", "linear", "constant", "wsd"}},
         {"--final-lr-frac", &o.final_lr_frac, "the last step's learning rate as a fraction of --lr", 0, 1},
-        {"--weight-decay", &o.weight_decay, "AdamW's weight decay, for matrices only", 0, 10},
-        {"--beta1", &o.beta1, "AdamW: decay of the gradients' running mean", 0, 0.9999999},
-        {"--beta2", &o.beta2, "AdamW: decay of the running mean of their squares", 0, 0.9999999},
         {"--dropout", &o.dropout,
          "the part of the embeddings, of attention's probabilities and of what each branch "
          "adds to the residual that a step sets to 0 (GPT-2: 0.1); never in validation or samples",
@@ -234,7 +231,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .min = 0,
               .max = 1e6,
               .excludes = {"--steps"}},
-             {"--lr", &o.lr, "peak learning rate", 0, 10},
+             {"--lr", &o.lr, "peak learning rate; -1: the optimizer's (6e-4; 1e-4 for lion and signum)", -1, 10},
          },
          {
              {.name = "--init",
@@ -275,7 +272,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
                       "them alone, in PEFT's format; 0: train the weights",
               .min = 0,
               .max = 1024,
-              .excludes = {"--resize-vocab", "--init"}},
+              .excludes = {"--resize-vocab", "--init", "--optimizer muon", "--optimizer normuon"}},
          },
          {
              {.name = "--train-only",
@@ -355,11 +352,12 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         chat_flags(o),
         preference_flags(o),
         reward_flags(o),
-        {"Schedule and optimizer",
+        {"Schedule",
          {
              {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
          },
-         optimizer_flags(o)},
+         schedule_flags(o)},
+        {"Optimizer", {}, optimizer_flags(o)},
         {"Validation and samples",
          {
              {.name = "--eval-every",

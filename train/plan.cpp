@@ -172,6 +172,7 @@ Status Trainer::set_up() {
     device.model->store.comm = ranks.comm.get();
     TRY(agreed(read_lines()));
     if (!o.chat.empty() && !o.pack && !o.preview && needs_padding()) note_padding();
+    TRY(agreed(choose_optimizer()));
     TRY(agreed(choose_batch()));
     agree_on_batch();
     TRY(check_fp8(device, config, plan.B, o.seq_len));

@@ -37,7 +37,12 @@ struct TrainOptions {
             sample_every = 0, save_every = 0, seed = 1;
     double save_minutes = 15;
     bool keep_best = true;
-    double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
+    double lr = -1, final_lr_frac = 0.1, grad_clip = 1;
+    std::string optimizer = "adamw", state_dtype = "fp32", group_rules;
+    double weight_decay = -1, beta1 = -1, beta2 = -1, momentum = 0.95;
+    double lr_embedding = 1, lr_head = 1, lr_scalars = 1, decay_embedding = 1, decay_head = 1, decay_scalars = 0;
+    bool cautious_decay = false, clip_groups = false;
+    double ema = 0, average_tail = 0;
     double dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool init = false, resize_vocab = false;
@@ -65,6 +70,8 @@ struct TrainOptions {
     std::string resolved;                // contents of run.toml
 };
 
+std::vector<Flag> optimizer_flags(TrainOptions& o);    // train/optimizer.cpp
+
 int64_t resident_bytes();    // resident memory of this process
 
 struct Trainer {
@@ -73,6 +80,7 @@ struct Trainer {
     std::unique_ptr<Trace> trace;    // null: none
     Device device;
     Plan plan;
+    OptimizerParams optimizer_params = {};    // but for the rate, which a step sets
     Config config;
     Tokenizer tokenizer;
     GenerationConfig generation;    // from the checkpoint at the start
@@ -128,6 +136,9 @@ struct Trainer {
     Status check_same_start();
     void broadcast_algorithms();    // gives rank 0's algorithms to all ranks
     void share_cores();
+    Status choose_optimizer();    // train/optimizer.cpp: the plan's row, states, groups
+    std::string optimizer_text() const;
+    float average_rate(int64_t step) const;
     Status choose_batch();    // plan; --batch auto: the largest that fits
     void agree_on_batch();
     void resolve(const std::string& key, const std::string& unset, const std::string& value);

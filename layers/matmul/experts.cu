@@ -166,6 +166,7 @@ void own_product(Product product, void* out, const T* a, const T* b, int N, int 
     const Groups<T> all = {nullptr, a, b, 1, C, OC, add, N};
     if (product == Product::y) grouped<Product::y>(static_cast<T*>(out), all);
     else if (product == Product::dx) grouped<Product::dx>(static_cast<T*>(out), all);
+    else if (product == Product::symmetric) grouped<Product::symmetric>(static_cast<T*>(out), all);
     else grouped<Product::dw>(static_cast<Grad<T>*>(out), all);
 }
 template void own_product(Product, void*, const float*, const float*, int, int, int, bool);

@@ -5,6 +5,8 @@
 //   y    y (n,OC)   = x (n,C) w^T      a = x, b = w: contiguous along k, the summed dimension
 //   dx   dx (n,C)   = dy (n,OC) w      a = dy: contiguous along k; b = w: one k per row
 //   dw   dw (OC,C) (+)= dy^T x         a = dy, b = x: k is the permuted rows, one k per row
+//   symmetric   (n,n) = x x^T          a = b = x; one expert. Only tiles that touch the diagonal or
+//                                      lie below it are computed, and also written mirrored
 //
 // A block computes a tile of one expert's result over all of k in order, so a row's bits depend
 // only on that row, and dw's on the order of its rows. y and dx: the grid has the largest possible
@@ -25,7 +27,8 @@
 namespace {
 // Whether a factor is stored by k: each row in memory is one k of all the result's rows or columns.
 template <Product P> constexpr bool A_BY_K = P == Product::dw;
-template <Product P> constexpr bool B_BY_K = P != Product::y;
+template <Product P> constexpr bool B_BY_K = P == Product::dx || P == Product::dw;
+template <Product P> constexpr bool OF_X = P == Product::y || P == Product::symmetric;    // rows of C elements
 
 // Arguments common to all blocks.
 template <class T> struct Groups {
@@ -42,6 +45,7 @@ template <class T> struct Task {
     const T *a, *b;
     int64_t out;
     int M, N, K;
+    int64_t mirror = -1;    // symmetric: index of the mirrored tile's first element; -1: on the diagonal
 };
 
 // The tile's expert and first row. from, n: the expert's first permuted row and number of rows.
@@ -84,6 +88,19 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
              g.C - column,
              int(to - from)};
         return t.K > 0 || !g.add;
+    } else if constexpr (P == Product::symmetric) {
+        int down = int((sqrtf(8 * float(blockIdx.x) + 1) - 1) / 2);    // may be off by one
+        if (down * (down + 1) / 2 > int(blockIdx.x)) down--;
+        if ((down + 1) * (down + 2) / 2 <= int(blockIdx.x)) down++;
+        const int row = down * BM, column = (int(blockIdx.x) - down * (down + 1) / 2) * BN;
+        t = {g.a + int64_t(row) * g.C,
+             g.b + int64_t(column) * g.C,
+             int64_t(row) * g.rows + column,
+             g.rows - row,
+             g.rows - column,
+             g.C,
+             row == column ? -1 : int64_t(column) * g.rows + row};
+        return true;
     } else {
         const int width = P == Product::y ? g.OC : g.C, K = P == Product::y ? g.C : g.OC;
         const int across = (width + BN - 1) / BN, column = int(blockIdx.x) % across * BN;
@@ -102,6 +119,7 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
 // Number of blocks of a launch.
 template <Product P, class T> unsigned tiles(const Groups<T>& g, int BM, int BN) {
     if (P == Product::dw) return unsigned(g.E * ceil_div(g.OC, BM) * ceil_div(g.C, BN));
+    if (const int64_t down = ceil_div(g.rows, BM); P == Product::symmetric) return unsigned(down * (down + 1) / 2);
     return unsigned((std::min(g.E, g.rows) + g.rows / BM) * ceil_div(P == Product::y ? g.OC : g.C, BN));
 }
 
@@ -175,6 +193,19 @@ template <int BM, int M, int N> __device__ void put_rows(bf16* out, int stride, 
         if (r < rows && c < columns) store<8>(out + int64_t(r) * stride + c, load<8>(tile.chunk(r, c / 8)));
     }
 }
+// Writes a warp's results, which put_rows has left in the tile, transposed. out: element (0, 0) of
+// the mirrored tile.
+template <int BM, int M, int N> __device__ void put_mirrored(bf16* out, int stride, sm80::Tile<BM, BN>& tile, int row,
+                                                             int column, int rows, int columns) {
+    for (int i = threadIdx.x % 32; i < N * 8 * M * 2; i += 32) {
+        const int c = column + i / (M * 2), r = row + i % (M * 2) * 8;
+        if (r >= rows || c >= columns) continue;
+        Vec<bf16, 8> values;
+#pragma unroll
+        for (int j = 0; j < 8; j++) values.v[j] = tile.chunk(r + j, c / 8)[c % 8];
+        store<8>(out + int64_t(c) * stride + r, values);
+    }
+}
 // Adds or assigns a warp's results in memory: four lanes have eight elements of a row.
 template <int M, int N, class Out> __device__ void add_rows(Out* out, int stride, float (&sum)[M][N][4], int row,
                                                             int column, int rows, int columns, bool add) {
@@ -203,7 +234,7 @@ template <Product P, int BM, class Out> __global__ void __launch_bounds__(TENSOR
     auto& shared = dynamic_shared<Buffers<P, BM>>();
     Task<bf16> t;
     if (!find_task<P, BM, BN>(t, g)) return;
-    const int a_row = P == Product::y ? g.C : g.OC, b_row = g.C, steps = (t.K + BK - 1) / BK;
+    const int a_row = OF_X<P> ? g.C : g.OC, b_row = g.C, steps = (t.K + BK - 1) / BK;
     auto start = [&](int step) {    // copies of one step
         if (step < steps) {
             Stage<P, BM>& s = shared.stage[step % STAGES];
@@ -223,11 +254,12 @@ template <Product P, int BM, class Out> __global__ void __launch_bounds__(TENSOR
         multiply_stage<P, BM>(sum, shared.stage[step % STAGES], row, column);
     }
     cp_async_wait<0>();
-    const int out_row = P == Product::y ? g.OC : g.C;
+    const int out_row = OF_X<P> ? g.OC : g.C;
     if (P == Product::dw || g.add) return add_rows(out + t.out, out_row, sum, row, column, t.M, t.N, g.add);
     if constexpr (P != Product::dw) {
         __syncthreads();    // the last stage has been read
         put_rows(out + t.out, out_row, shared.out, sum, row, column, t.M, t.N);
+        if (t.mirror >= 0) put_mirrored<BM, M, N>(out + t.mirror, out_row, shared.out, row, column, t.M, t.N);
     }
 }
 
@@ -267,7 +299,7 @@ template <Product P, class T, class Out> __global__ void __launch_bounds__(PLAIN
     SHARED(typename B::Tile[2], b);
     Task<T> t;
     if (!find_task<P, PLAIN, PLAIN>(t, g)) return;
-    const int a_row = P == Product::y ? g.C : g.OC, b_row = g.C, out_row = P == Product::y ? g.OC : g.C;
+    const int a_row = OF_X<P> ? g.C : g.OC, b_row = g.C, out_row = OF_X<P> ? g.OC : g.C;
     A next_a;
     B next_b;
     auto read = [&](int k) {
@@ -305,6 +337,7 @@ template <Product P, class T, class Out> __global__ void __launch_bounds__(PLAIN
             if (row >= t.M || column >= t.N) continue;
             Out& to = out[t.out + int64_t(row) * out_row + column];
             to = from_float<Out>(g.add ? to_float(to) + sum[m][n] : sum[m][n]);
+            if (t.mirror >= 0) out[t.mirror + int64_t(column) * out_row + row] = to;
         }
 }
 
@@ -319,7 +352,7 @@ template <Product P, class T, class Out> void grouped(Out* out, const Groups<T>&
                        {.grid = tiles<P>(g, BM, BN), .block = TENSOR_THREADS, .shared = sizeof(Buffers<P, BM>)}, out,
                        g);
             };
-            if constexpr (P != Product::dw)
+            if constexpr (P == Product::y || P == Product::dx)
                 if (g.rows < 64 * int64_t(g.E)) return run.template operator()<32>();
             return run.template operator()<128>();
         }

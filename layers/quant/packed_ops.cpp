@@ -114,10 +114,14 @@ template <Isa isa, Tiles tiles> struct PackedOps {
                               const float* cos_sin, const float* rstd, int B, int S, Heads h, QkNormRope t) {
         own().rope_backward(d, dqw, dkw, x, floats(qw), floats(kw), cos_sin, rstd, B, S, h, t);
     }
-    // The adapters are fp32, and their only copy is the master.
-    static void adamw(P*, float* master, float* m, float* v, const float* dw, const uint8_t* groups, int64_t n,
-                      const Step* step, OptimizerParams a, uint64_t seed) {
-        own().adamw(master, nullptr, m, v, dw, groups, n, step, a, seed);
+    // What is trained is fp32, and its only copy is the master.
+    static void update_weights(P*, float* master, StateArray m, StateArray v, const float* dw, const uint8_t* groups,
+                               int64_t n, const Step* step, UpdateRule rule, OptimizerParams a, uint64_t seed) {
+        own().update_weights(master, nullptr, m, v, dw, groups, n, step, rule, a, seed);
+    }
+    static void average_weights(float* average, const P*, const float* master, float rate, int64_t n,
+                                const Step* step) {
+        own().average_weights(average, master, nullptr, rate, n, step);
     }
     static int64_t gradient_scratch(const CallSizes& call) {
         return std::max(own().scratch_bytes(call),
@@ -166,7 +170,8 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         ops.scale_columns_backward = Of::scale_columns_backward;
         ops.norm_backward = Of::norm_backward;
         ops.rope_backward = Of::rope_backward;
-        ops.adamw = Of::adamw;
+        ops.update_weights = Of::update_weights;
+        ops.average_weights = Of::average_weights;
         ops.scratch_bytes = Of::scratch_bytes;
         return ops;
     }();

@@ -4,9 +4,13 @@
 // of whole models by central differences are exact to about 1e-6; in float they find few errors.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
+#include "base/philox.h"
 #include "layers/dropout.h"
+#include "layers/matmul/muon.h"
+#include "layers/optimizer_state.h"
 #include "layers/step_verdict.h"
 #include "kv_rows.h"
 #include "reference.h"
@@ -360,29 +364,143 @@ void add_losses(double* total, const float* loss, int64_t n) {
     for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
 }
 
-// ---- adamw --------------------------------------------------------------------------------------
+// ---- the end of a step --------------------------------------------------------------------------
 
 void sum_of_squares(double* out, const T* x, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
     *out = sum;
 }
-void step_verdict(Step* step, const double* loss_total, double loss_scale, const double* squares, int n,
-                  OptimizerParams a, Limits limits) {
-    double sum = 0;
+void step_verdict(Step* step, const double* loss_total, double loss_scale, const double* squares, const uint8_t* groups,
+                  int n, OptimizerParams a, Limits limits) {
+    double sum = 0, of_group[GroupFactors::MOST] = {};
     for (int i = 0; i < n; i++) sum += squares[i];
-    decide_step(step, loss_scale * *loss_total, sum, a, limits);
+    for (int i = 0; i < n && groups; i++) of_group[groups[i]] += squares[i];
+    decide_step(step, loss_scale * *loss_total, sum, groups ? of_group : nullptr, a, limits);
 }
-void adamw(T* w, float*, float* m, float* v, const T* dw, const uint8_t* groups, int64_t n, const Step* step,
-           OptimizerParams a, uint64_t) {
-    if (step->skipped) return;
-    for (int64_t i = 0; i < n; i++) {
-        T g = T(step->scale) * dw[i], decay = groups[i / 64] & GROUP_DECAYS ? T(a.weight_decay) : 0;
-        m[i] = float(T(a.beta1) * T(m[i]) + (1 - T(a.beta1)) * g);
-        v[i] = float(T(a.beta2) * T(v[i]) + (1 - T(a.beta2)) * g * g);
-        const T slope = T(m[i]) * T(step->m_correction) / (std::sqrt(T(v[i]) * T(step->v_correction)) + T(a.eps));
-        w[i] -= T(a.lr) * (groups[i / 64] & GROUP_FAST ? T(a.fast) : 1) * (slope + decay * w[i]);
+// ---- optimizers ---------------------------------------------------------------------------------
+
+// Element i of a state.
+template <int BITS> T get_state(const StateArray& s, int64_t i) {
+    static const StateValues values;
+    if (s.type == Element::f32) return T(static_cast<float*>(s.p)[i]);
+    if (s.type == Element::bf16) return T(to_float(static_cast<bf16*>(s.p)[i]));
+    const uint8_t code = static_cast<uint8_t*>(s.p)[i];
+    return T(s.scales[i / STATE_BLOCK]) * T((BITS == 7 ? values.of_m : values.of_v)[code]);
+}
+// The nearest code of x in 0..1: codes rise with their numbers.
+template <int BITS> int nearest_code(double x) {
+    int best = 0;
+    for (int j = 1; j <= StateCode<BITS>::TOP; j++)
+        if (std::fabs(double(StateCode<BITS>::value(j)) - x) < std::fabs(double(StateCode<BITS>::value(best)) - x))
+            best = j;
+    return BITS == 8 && x > 0 ? std::max(best, 1) : best;
+}
+// Writes a block of a state from x. bf16: `random` are 16 bits each.
+template <int BITS>
+void put_state(const StateArray& s, int64_t first, const std::vector<T>& x, uint64_t seed, int64_t updates) {
+    float largest = 0;
+    for (const T v : x) largest = std::max(largest, float(std::fabs(v)));
+    if (s.type == Element::uint8) s.scales[first / STATE_BLOCK] = largest;
+    for (size_t k = 0; k < x.size(); k++) {
+        const int64_t i = first + int64_t(k);
+        const float value = float(x[k]);
+        if (s.type == Element::f32) static_cast<float*>(s.p)[i] = value;
+        if (s.type == Element::bf16) {
+            const uint32_t word = philox(seed + 1, uint64_t(updates), uint64_t(i / 4)).v[i % 4];
+            uint32_t bits;
+            memcpy(&bits, &value, 4);
+            bits += BITS == 7 ? word >> 16 : word & 0xffff;
+            static_cast<bf16*>(s.p)[i] = {uint16_t(bits >> 16)};
+        }
+        if (s.type == Element::uint8) {
+            const int code = nearest_code<BITS>(largest > 0 ? std::fabs(x[k]) / T(largest) : 0);
+            static_cast<uint8_t*>(s.p)[i] = uint8_t(code | (BITS == 7 && x[k] < 0 ? 128 : 0));
+        }
     }
+}
+T sign(T x) { return T((x > 0) - (x < 0)); }
+
+void update_weights(T* w, float*, StateArray m, StateArray v, const T* dw, const uint8_t* groups, int64_t n,
+                    const Step* step, UpdateRule rule, OptimizerParams a, uint64_t seed) {
+    if (step->skipped) return;
+    const T b1 = T(a.beta1), b2 = T(a.beta2);
+    for (int64_t first = 0; first < n; first += STATE_BLOCK) {
+        const ParamGroup group = a.groups.of[groups[first / STATE_BLOCK]];
+        std::vector<T> mean(STATE_BLOCK), square(STATE_BLOCK);
+        for (int k = 0; k < STATE_BLOCK; k++) {
+            const int64_t i = first + k;
+            const T g = rule == UpdateRule::given ? dw[i] : T(step->scale_of(groups[first / STATE_BLOCK])) * dw[i];
+            T &m1 = mean[size_t(k)], &v1 = square[size_t(k)], move = g;
+            if (m.p) m1 = get_state<7>(m, i);
+            if (v.p) v1 = get_state<8>(v, i);
+            if (rule == UpdateRule::lion) move = sign(b1 * m1 + (1 - b1) * g);
+            m1 = rule == UpdateRule::lion ? b2 * m1 + (1 - b2) * g : b1 * m1 + (1 - b1) * g;
+            v1 = b2 * v1 + (1 - b2) * g * g;
+            if (rule == UpdateRule::signum) move = sign(m1);
+            if (rule == UpdateRule::adamw)
+                move = m1 * T(step->m_correction) / (std::sqrt(v1 * T(step->v_correction)) + T(a.eps));
+            const T decay = a.cautious && move * w[i] <= 0 ? 0 : T(a.weight_decay) * T(group.decay);
+            w[i] -= T(a.lr) * T(group.lr) * (move + decay * w[i]);
+        }
+        if (m.p) put_state<7>(m, first, mean, seed, step->updates);
+        if (v.p) put_state<8>(v, first, square, seed, step->updates);
+    }
+}
+void nesterov_momentum(T* dw, StateArray m, const uint8_t* groups, int64_t n, const Step* step, OptimizerParams a,
+                       uint64_t seed) {
+    if (step->skipped) return;
+    const T b = T(a.momentum);
+    for (int64_t first = 0; first < n; first += STATE_BLOCK) {
+        std::vector<T> mean(STATE_BLOCK);
+        for (int k = 0; k < STATE_BLOCK; k++) {
+            const T g = T(step->scale_of(groups[first / STATE_BLOCK])) * dw[first + k];
+            T& m1 = mean[size_t(k)];
+            m1 = b * get_state<7>(m, first + k) + (1 - b) * g;
+            dw[first + k] = b * m1 + (1 - b) * g;
+        }
+        put_state<7>(m, first, mean, seed, step->updates);
+    }
+}
+// c (M,N) = a (M,K) b (K,N)
+std::vector<T> product(const std::vector<T>& a, const std::vector<T>& b, int M, int N, int K) {
+    std::vector<T> c(size_t(M) * size_t(N));
+    for (int i = 0; i < M; i++)
+        for (int k = 0; k < K; k++)
+            for (int j = 0; j < N; j++) c[size_t(i * N + j)] += a[size_t(i * K + k)] * b[size_t(k * N + j)];
+    return c;
+}
+void orthogonalize(T* x, T*, float scale, int rows, int cols) {
+    const int64_t size = int64_t(rows) * cols;
+    T norm = 0;
+    for (int64_t i = 0; i < size; i++) norm += x[i] * x[i];
+    std::vector<T> X(x, x + size), transposed(X);
+    for (T& v : X) v /= std::sqrt(norm) + T(NewtonSchulz::eps);
+    for (int step = 0; step < NEWTON_SCHULZ_STEPS; step++) {
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < cols; c++) transposed[size_t(c * rows + r)] = X[size_t(r * cols + c)];
+        const std::vector<T> A = product(X, transposed, rows, rows, cols), AX = product(A, X, rows, cols, rows),
+                             AAX = product(A, AX, rows, cols, rows);
+        for (size_t i = 0; i < X.size(); i++)
+            X[i] = T(NewtonSchulz::a) * X[i] + T(NewtonSchulz::b) * AX[i] + T(NewtonSchulz::c) * AAX[i];
+    }
+    for (int64_t i = 0; i < size; i++) x[i] = T(scale) * X[size_t(i)];
+}
+void normalize_rows(T* x, float* v, float scale, const Step* step, OptimizerParams a, int rows, int cols) {
+    if (step->skipped) return;
+    T norm = 0;
+    for (int r = 0; r < rows; r++) {
+        T* row = x + int64_t(r) * cols;
+        const T square = std::inner_product(row, row + cols, row, T(0));
+        v[r] = float(T(a.beta2) * T(v[r]) + (1 - T(a.beta2)) * square / cols);
+        for (int c = 0; c < cols; c++) norm += std::pow(row[c] /= std::sqrt(T(v[r])) + T(a.eps), 2);
+    }
+    const int64_t size = int64_t(rows) * cols;
+    for (int64_t i = 0; i < size && norm > 0; i++) x[i] *= T(scale) * std::sqrt(T(size) / norm);
+}
+void average_weights(float* average, const T* w, const float*, float rate, int64_t n, const Step* step) {
+    for (int64_t i = 0; i < n && !step->skipped; i++)
+        average[i] = float(T(average[i]) + T(rate) * (w[i] - T(average[i])));
 }
 void from_floats(T* to, const float* from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = T(from[i]);

@@ -34,12 +34,13 @@ constexpr size_t SLOT = 256 << 10;    // bytes
 typedef std::chrono::steady_clock Clock;
 
 struct Call {
-    int kind;    // 0: all_reduce, 1: reduce_scatter, 2: all_gather
+    int kind;    // 0: all_reduce, 1: reduce_scatter, 2: all_gather, 3: broadcast
     int type;
     size_t n;
-    bool same(const Call& o) const { return kind == o.kind && type == o.type && n == o.n; }
+    int from = 0;    // broadcast's sender
+    bool same(const Call& o) const { return kind == o.kind && type == o.type && n == o.n && from == o.from; }
 };
-const char* const KINDS[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather"};
+const char* const KINDS[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"};
 
 struct Shared {
     std::atomic<int> ranks, joined;
@@ -164,6 +165,7 @@ void ncclComm::run(const Call& call, const char* send, char* recv) {
         if (!meet()) return;
         if (call.kind == 2)
             for (int r = 0; r < ranks; r++) memcpy(recv + (size_t(r) * call.n + at) * size, s->slot[r], bytes);
+        else if (call.kind == 3) memcpy(recv + at * size, s->slot[call.from], bytes);
         else {
             const size_t from = call.kind == 1 ? size_t(rank) * bytes : 0;
             auto* const add = call.type == ncclFloat64   ? add_up<double, double>
@@ -299,7 +301,8 @@ ncclResult_t ncclCommAbort(ncclComm_t c) {
 }
 
 namespace {
-ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int type, ncclComm_t c, cudaStream_t s) {
+ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int type, ncclComm_t c, cudaStream_t s,
+                        int from = 0) {
     if (!c || !s || !send || !recv || n > size_t{1} << 48) return ncclInvalidArgument;
     cudaStreamCaptureStatus capturing;
     if (cudaStreamIsCapturing(s, &capturing); capturing != cudaStreamCaptureStatusNone) return ncclInvalidUsage;
@@ -307,7 +310,7 @@ ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int ty
     const char* in = static_cast<const char*>(send);
     char* out = static_cast<char*>(recv);
     const size_t in_bytes = kind == 1 ? all : part, out_bytes = kind == 2 ? all : part;
-    const bool in_place = kind == 0 ? out == in : kind == 1 ? out == in + mine : in == out + mine;
+    const bool in_place = kind == 0 || kind == 3 ? out == in : kind == 1 ? out == in + mine : in == out + mine;
     const bool apart = out + out_bytes <= in || in + in_bytes <= out;
     if (!in_place && !apart) throw emu::Error(std::string(KINDS[kind]) + ": input and output overlap");
     auto on_device = [=] {
@@ -320,7 +323,7 @@ ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int ty
         auto work = [=] {
             if (c->aborted) return;
             on_device();
-            c->run({kind, type, n}, in, out);
+            c->run({kind, type, n, from}, in, out);
         };
         // Not at once: a poll would run it, and wait for other ranks.
         emu::enqueue(s, work, c->blocking, KINDS[kind]);
@@ -339,4 +342,9 @@ ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t n, ncclDataT
 ncclResult_t ncclAllGather(const void* send, void* recv, size_t n, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t s) {
     return collective(2, send, recv, n, type, comm, s);
+}
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t n, ncclDataType_t type, int from, ncclComm_t comm,
+                           cudaStream_t s) {
+    if (comm && (from < 0 || from >= comm->ranks)) return ncclInvalidArgument;
+    return collective(3, send, recv, n, type, comm, s, from);
 }

@@ -137,11 +137,23 @@ template <class T> void test_all_gather(const Engine& e, int64_t n) {
     for (auto& row : in.of) whole.insert(whole.end(), row.begin(), row.end());
     expect(same_bits(whole, x.get(what.c_str())), "%s: other bits than the ranks gave", what.c_str());
 }
+template <class T> void test_broadcast(const Engine& e, int64_t n, int from) {
+    const std::string what = std::string("broadcast of ") + std::to_string(n) + " " + text(element<T>);
+    const Inputs<T> in(e, n, uint64_t(n) + 4);
+    Guarded<T> x(e, n);
+    x.set(in.mine(e).data(), 0, n);
+    e.comm->broadcast(x.data(), n, element<T>, from);
+    e.comm->join(e.comm->mark());
+    expect(same_bits(in.of[size_t(from)], x.get(what.c_str())), "%s: other bits than rank %d gave", what.c_str(), from);
+}
 template <class T> void test_type(const Engine& e, Element comm_dtype) {
     for (int64_t n : {0, 1, 63, 64, 1000, 1000007}) test_all_reduce<T>(e, comm_dtype, n);
     for (int64_t n : {64, 1024, 64 * 4099}) test_reduce_scatter<T>(e, comm_dtype, n);
     if (comm_dtype == element<T>)
-        for (int64_t n : {64, 1024, 64 * 4099}) test_all_gather<T>(e, n);
+        for (int64_t n : {64, 1024, 64 * 4099}) {
+            test_all_gather<T>(e, n);
+            for (int from : {0, e.comm->ranks - 1}) test_broadcast<T>(e, n, from);
+        }
 }
 }    // namespace
 

@@ -75,20 +75,32 @@ void Rows::head_and_update() {
             1e-3f, c.logits_of(), rows, c.V, c.Vp());
         free_all();
     }
-    const bool norm = bench.wanted("sum_of_squares, 32M"), update = bench.wanted("adamw, 32M");
-    if (!norm && !update) return;    // their buffers are large
+    const bool norm = bench.wanted("sum_of_squares, 32M"), update = bench.wanted("update_weights, adamw 32M, 8 bits");
+    if (!norm && !update && !bench.wanted("orthogonalize")) return;    // their buffers are large
     auto w = arrays<Parameter>(n);
     auto master = arrays<float>(op.parameter == Element::bf16 ? n : 1), m = arrays<float>(n), v = arrays<float>(n, 0);
     auto model = arrays<Gradient>(n);
     auto groups = arrays<float>(n / 64 / 4);
     auto square = arrays<float>(2), step = arrays<float>(int64_t(sizeof(Step)) / 4);
-    if (!model[0] || !step[0]) return bench.short_of_memory("adamw");
+    if (!model[0] || !step[0]) return bench.short_of_memory("update_weights");
     const Step one = {1, 1, 1, 1, 10, 20, 0};
     for (float* s : step) op.upload(s, &one, int64_t(sizeof one));
     const OptimizerParams a = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f};
     ROW(sum_of_squares, ", 32M", reinterpret_cast<double*>(square[i]), model[i], n);
-    ROW(adamw, ", 32M", w[i], op.parameter == Element::bf16 ? master[i] : nullptr, m[i], v[i], model[i],
-        reinterpret_cast<uint8_t*>(groups[i]), n, reinterpret_cast<Step*>(step[i]), a, 1);
+    ROW(update_weights, ", adamw 32M", w[i], op.parameter == Element::bf16 ? master[i] : nullptr, StateArray{m[i]},
+        StateArray{v[i]}, model[i], reinterpret_cast<uint8_t*>(groups[i]), n, reinterpret_cast<Step*>(step[i]),
+        UpdateRule::adamw, a, 1);
+    // The codes lie in the floats' memory, and the scales behind them.
+    auto codes = [&](float* p) { return StateArray{p, p + n / 4, Element::uint8}; };
+    ROW(update_weights, ", adamw 32M, 8 bits", w[i], op.parameter == Element::bf16 ? master[i] : nullptr, codes(m[i]),
+        codes(v[i]), model[i], reinterpret_cast<uint8_t*>(groups[i]), n, reinterpret_cast<Step*>(step[i]),
+        UpdateRule::adamw, a, 1);
+    free_all();
+    const std::string shape = formatted(", %d x %d", c.C, c.F);
+    if (!bench.wanted("orthogonalize" + shape)) return;
+    auto matrix = arrays<Gradient>(int64_t(c.C) * c.F), work = arrays<Gradient>(orthogonalize_work(c.C, c.F));
+    if (!matrix[0] || !work[0]) return bench.short_of_memory("orthogonalize");
+    ROW(orthogonalize, shape, matrix[i], work[i], 1.0f, c.C, c.F);
     free_all();
 }
 

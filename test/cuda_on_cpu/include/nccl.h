@@ -43,5 +43,7 @@ ncclResult_t ncclAllReduce(const void* send, void* recv, size_t n, ncclDataType_
                            cudaStream_t s);
 ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t s);
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t n, ncclDataType_t type, int from, ncclComm_t comm,
+                           cudaStream_t s);
 ncclResult_t ncclAllGather(const void* send, void* recv, size_t n, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t s);

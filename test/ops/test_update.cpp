@@ -1,12 +1,20 @@
+#include "layers/matmul/muon.h"
 #include "ops.h"
 
-#include "tools/selftest/adamw.h"
+#include "tools/selftest/update.h"
 
 namespace {
-const OptimizerParams RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3};
+const OptimizerParams RATES = {.lr = 1e-2f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .eps = 1e-8f,
+                               .weight_decay = 0.1f,
+                               .momentum = 0.9f,
+                               .groups = {{{1, 0}, {1, 1}, {3, 0}, {3, 1}}}};
 const std::vector<int64_t> SIZES = {1,  2,  3,  4,   5,   7,    8,    15,   16,   17,   31,  33,
                                     63, 64, 65, 127, 129, 1023, 1024, 1025, 4099, 8191, 8193};
-// The Step that step_verdict leaves for adamw after `updates` updates.
+const std::vector<int64_t> BLOCKS = {64, 128, 192, 960, 1024, 1088, 8128, 8256};    // multiples of 64
+// The Step that step_verdict leaves for update_weights after `updates` updates.
 Step step_of(int64_t updates, float scale = 1) {
     const double b1 = double(RATES.beta1), b2 = double(RATES.beta2), t = double(updates);
     return {1, 1, updates, scale, float(1 / (1 - std::pow(b1, t))), float(1 / (1 - std::pow(b2, t))), 0};
@@ -22,6 +30,7 @@ struct TableStep {
         return w;
     }
 };
+StateArray state(Array<float>& a) { return {static_cast<float*>(a)}; }
 Numbers some_groups(int64_t n) {    // a byte for each 64 elements
     Numbers d(size_t(ceil_div(n, 64)));
     for (size_t i = 0; i < d.size(); i++) d[i] = double(3 - i % 4);
@@ -29,28 +38,90 @@ Numbers some_groups(int64_t n) {    // a byte for each 64 elements
 }
 }    // namespace
 
-TEST_CASE("adamw: against the reference") {
+TEST_CASE("update: every rule and type of states, against the reference") {
     each_order([] {
         each_table([]<class T, class P>(const Ops<T, P>& op) {
-            for (int64_t n : SIZES) {
-                EXPECT(check_adamw(op, n, false));
-                if (sizeof(P) == 2) EXPECT(check_adamw(op, n, true));    // a float parameter needs no master
-            }
+            for (int64_t n : {64, 192, 1088, 8256})
+                for (bool master : {false, true})
+                    for (const UpdateKind& kind : update_kinds(master))
+                        if (sizeof(P) == 2 || !master) EXPECT(check_update(op, n, kind));
         });
     });
 }
 
-TEST_CASE("adamw: many elements; stochastic rounding is unbiased, and adds the bits that are promised") {
+TEST_CASE("update: many elements; stochastic rounding is unbiased, and adds the bits that are promised") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
-        EXPECT(check_adamw(op, 100003, false));
-        if (sizeof(P) == 2) EXPECT(check_adamw(op, 100003, true));
+        EXPECT(check_update(op, 100032, {UpdateRule::adamw}));
+        EXPECT(check_update(op, 100032, {UpdateRule::adamw, sizeof(P) == 2, Element::uint8, Element::bf16}));
     });
 }
 
-TEST_CASE("adamw: over steps, from nothing, some of them skipped") {
+TEST_CASE("update: momentum of matrices") {
+    each_order([] {
+        each_table([]<class T, class P>(const Ops<T, P>& op) {
+            for (int64_t n : BLOCKS)
+                for (const Element type : STATE_ELEMENTS) EXPECT(check_momentum(op, n, type));
+        });
+    });
+}
+
+TEST_CASE("update: the weights' average") {
+    each_order([] {
+        each_table([]<class T, class P>(const Ops<T, P>& op) {
+            for (int64_t n : BLOCKS)
+                for (bool master : {false, true})
+                    if (sizeof(P) == 2 || !master) EXPECT(check_average(op, n, master));
+        });
+    });
+}
+
+TEST_CASE("update: matrices are orthogonalized, of any shape") {
+    each_order([] {
+        each_table([]<class T, class P>(const Ops<T, P>& op) {
+            for (auto [rows, cols] : std::vector<std::pair<int, int>>{
+                     {2, 2}, {2, 5}, {7, 3}, {16, 16}, {24, 40}, {33, 130}, {136, 24}, {129, 131}, {192, 200}})
+                EXPECT(check_orthogonalize(op, rows, cols));
+        });
+    });
+}
+
+TEST_CASE("update: an orthogonalized matrix has singular values of about 1, and its scale does not matter") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
-        for (int n : {3, 129, 8193}) {
+        const int rows = 48, cols = 80;
+        for (double size : {1e-6, 1.0, 1e6}) {
+            Array<float> x(m, random_normal(rows * cols, 1, size)), work(m, orthogonalize_work(rows, cols));
+            op.orthogonalize(x, work, 1, rows, cols);
+            const Numbers y = x.read();
+            for (int i = 0; i < rows; i++)
+                for (int j = 0; j < rows; j++) {
+                    double dot = 0;
+                    for (int c = 0; c < cols; c++) dot += y[size_t(i * cols + c)] * y[size_t(j * cols + c)];
+                    CHECK(std::fabs(dot - (i == j)) < 0.5);
+                }
+            // The singular values of a random matrix of this shape are at least 0.1 of the largest,
+            // so they end between 0.67 and 1.21.
+            double all = 0;
+            for (double v : y) all += v * v;
+            CHECK(all > 0.67 * 0.67 * rows);
+            CHECK(all < 1.21 * 1.21 * rows);
+        }
+    });
+}
+
+TEST_CASE("update: rows are divided by their root mean square over time") {
+    each_order([] {
+        each_table([]<class T, class P>(const Ops<T, P>& op) {
+            for (auto [rows, cols] : std::vector<std::pair<int, int>>{{1, 2}, {3, 5}, {16, 64}, {33, 257}, {300, 7}})
+                EXPECT(check_normalize_rows(op, rows, cols));
+        });
+    });
+}
+
+TEST_CASE("update: over steps, from nothing, some of them skipped") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        for (int n : {64, 128, 8256}) {
             const Numbers groups = some_groups(n), zeros(size_t(n), 0);
             const std::vector<uint8_t> bytes(groups.begin(), groups.end());
             Numbers w = rounded<float>(random_normal(n, 1));
@@ -62,12 +133,12 @@ TEST_CASE("adamw: over steps, from nothing, some of them skipped") {
                 Numbers g = rounded<float>(random_normal(n, uint64_t(10 + updates)));
                 g[2] = 0;    // a parameter that no loss depends on
                 Step step = step_of(updates, 0.5f);
-                reference_ops().adamw(w.data(), nullptr, mean.data(), square.data(), g.data(), bytes.data(), n, &step,
-                                      RATES, 0);
+                reference_ops().update_weights(w.data(), nullptr, {mean.data()}, {square.data()}, g.data(),
+                                               bytes.data(), n, &step, UpdateRule::adamw, RATES, 0);
                 Array<Grad<P>> dw(m, g);
                 for (step.skipped = 0; step.skipped < 2; step.skipped++)
-                    op.adamw(aw, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, amean, asquare, dw, agroups, n,
-                             TableStep(m, step), RATES, 0);
+                    op.update_weights(aw, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, state(amean),
+                                      state(asquare), dw, agroups, n, TableStep(m, step), UpdateRule::adamw, RATES, 0);
             }
             Check check;
             if constexpr (sizeof(P) == 2) check.expect("master", master, w, 1e-6);
@@ -79,8 +150,8 @@ TEST_CASE("adamw: over steps, from nothing, some of them skipped") {
     });
 }
 
-TEST_CASE("adamw: rows that decay and rows that do not") {
-    const int n = 64 * 4 + 10;
+TEST_CASE("update: rows that decay and rows that do not") {
+    const int n = 64 * 5;
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
         const Numbers zeros(n, 0);
@@ -88,15 +159,15 @@ TEST_CASE("adamw: rows that decay and rows that do not") {
         Array<float> master(m, Numbers(n, 2)), mean(m, zeros), square(m, zeros);
         Array<Grad<P>> dw(m, zeros);
         Array<uint8_t> groups(m, some_groups(n));
-        op.adamw(w, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, mean, square, dw, groups, n,
-                 TableStep(m, step_of(1)), RATES, 0);
+        op.update_weights(w, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, state(mean), state(square), dw,
+                          groups, n, TableStep(m, step_of(1)), UpdateRule::adamw, RATES, 0);
         const Numbers got = sizeof(P) == 2 ? master.read() : w.read();
         for (size_t i = 0; i < n; i++) CHECK((got[i] < 2) == (i / 64 % 2 == 0));
     });
 }
 
-TEST_CASE("adamw: NaN and infinity stay where they are") {
-    const int n = 130;
+TEST_CASE("update: NaN and infinity stay where they are") {
+    const int n = 192;
     Numbers gradient = random_normal(n, 1);
     gradient[67] = NAN, gradient[129] = INFINITY;
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
@@ -106,15 +177,15 @@ TEST_CASE("adamw: NaN and infinity stay where they are") {
             Array<float> master(m, random_normal(n, 2)), mean(m, Numbers(n, 0)), square(m, Numbers(n, 1));
             Array<Grad<P>> dw(m, gradient);
             Array<uint8_t> groups(m, Numbers(3, 1));
-            op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, mean, square, dw, groups, n,
-                     TableStep(m, step_of(1)), RATES, 1);
+            op.update_weights(w, with_master ? static_cast<float*>(master) : nullptr, state(mean), state(square), dw,
+                              groups, n, TableStep(m, step_of(1)), UpdateRule::adamw, RATES, 1);
             expect_nan(w.read(), [](int64_t i) { return i == 67 || i == 129; });
         }
     });
 }
 
-TEST_CASE("adamw: the same bits in any order, after very many steps") {
-    const int n = 50001;
+TEST_CASE("update: the same bits in any order, after very many steps") {
+    const int n = 50048;
     const Numbers weights = random_normal(n, 1), zeros(n, 0);
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
@@ -124,10 +195,18 @@ TEST_CASE("adamw: the same bits in any order, after very many steps") {
             expect_same_bits([&] {
                 Array<P> w(m, weights);
                 Array<float> master(m, weights), mean(m, zeros), square(m, zeros);
-                op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, mean, square, dw, groups, n,
-                         TableStep(m, step_of(1000000000000)), RATES, 5);
+                op.update_weights(w, with_master ? static_cast<float*>(master) : nullptr, state(mean), state(square),
+                                  dw, groups, n, TableStep(m, step_of(1000000000000)), UpdateRule::adamw, RATES, 5);
                 return bits_of(w, master, mean, square);
             });
+        const int rows = 136, cols = 264;
+        Array<float> work(m, orthogonalize_work(rows, cols));
+        expect_same_bits([&] {
+            Array<float> x(m, random_normal(rows * cols, 3)), v(m, Numbers(rows, 1));
+            op.orthogonalize(x, work, 1, rows, cols);
+            op.normalize_rows(x, v, 0.2f, TableStep(m, step_of(1)), RATES, rows, cols);
+            return bits_of(x, v);
+        });
     });
 }
 
@@ -145,7 +224,7 @@ TEST_CASE("gate: the reference clips, counts, skips what is over a limit or not 
     const double squares[] = {9, 16}, broken[] = {9, NAN}, loss = 12;
     Step step = {};
     auto run = [&](double total, double scale, const double* parts, Limits limits) {
-        reference_ops().step_verdict(&step, &total, scale, parts, 2, RATES, limits);
+        reference_ops().step_verdict(&step, &total, scale, parts, nullptr, 2, RATES, limits);
         return step;
     };
     auto near = [](float x, double y) { return std::fabs(double(x) - y) <= 1e-6 * y; };
@@ -157,6 +236,11 @@ TEST_CASE("gate: the reference clips, counts, skips what is over a limit or not 
     CHECK((near(s.m_correction, 1 / 0.19) && near(s.v_correction, 1 / 0.0975)));
     s = run(loss, 0.25, squares, {.clip = 6});
     CHECK((s.updates == 3 && s.scale == 1));
+    const uint8_t groups[] = {5, 1};    // each group's norm is clipped by itself
+    Step by_group = {};
+    reference_ops().step_verdict(&by_group, &loss, 0.25, squares, groups, 2, RATES, {.clip = 3.5});
+    CHECK((by_group.norm == 5 && by_group.scale == 1 && near(by_group.scale_of(1), 3.5 / 4)));
+    CHECK((by_group.scale_of(5) == 1 && by_group.scale_of(0) == 1));
     for (const Limits& limits : {Limits{.loss = 2.9}, Limits{.norm = 4.9}}) {
         s = run(loss, 0.25, squares, limits);
         CHECK((s.skipped && s.updates == 3 && s.loss == 3 && s.norm == 5));

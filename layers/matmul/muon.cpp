@@ -1,0 +1,164 @@
+// muon.cpp - the steps of whole matrices: Newton-Schulz iterations, and norms of rows.
+//
+// Of a matrix with shorter side k and longer side n, an iteration computes A = X X^T (or X^T X, if X
+// is tall) and A A, half of each, and then (a + b A + c A A) X: 3 k^2 n + k^3 FLOPs. So 768 x 3072
+// takes 29 GFLOP in five iterations. Bound by FMAs. A product's lower blocks are computed in strips
+// of rows, then rounded, written, and mirrored.
+#include "layers/matmul/matmul.h"
+
+// Copies of muon.h's definitions, whose inline functions of the standard library this file may not
+// use (cpu.h).
+namespace ISA {
+constexpr int STEPS = 5, STRIP = 128, MIRROR = 16;    // rows of a strip; size of a mirrored block
+constexpr float FACTOR_A = 3.4445f, FACTOR_B = -4.7750f, FACTOR_C = 2.0315f;
+
+// Adds up in double, in an order that depends on n alone.
+static double squares(const float* x, int64_t n) {
+    double s[8] = {};
+    for (int64_t i = 0; i < n; i++) s[i % 8] += double(x[i]) * double(x[i]);
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
+static double sum(const double* x, int n) {
+    double total = 0;
+    for (int i = 0; i < n; i++) total += x[i];
+    return total;
+}
+
+// X as a product's factor: element (i,j), with i along the shorter side k, is x[i * step + j *
+// along].
+template <class P> struct Wide {
+    const P* x;
+    int k, n;
+    int64_t step, along;
+};
+// to (k,k) = f(i, j, X X^T), symmetric.    strip: (STRIP,k)
+template <Tiles tiles, class P, class F> static void symmetric_product(P* to, float* strip, Wide<P> x, F f) {
+    const int k = x.k;
+    for (int first = 0; first < k; first += STRIP) {
+        const int rows = least(STRIP, k - first), columns = first + rows;
+        Matmul<P, P> m = {.M = rows,
+                          .N = columns,
+                          .K = x.n,
+                          .a = x.x + first * x.step,
+                          .ra = x.step,
+                          .ca = x.along,
+                          .b = x.x,
+                          .rb = x.along,
+                          .cb = x.step,
+                          .c = strip};
+        m.tiles = tiles;
+        matmul(m);
+        const int across = (columns + MIRROR - 1) / MIRROR;
+        each_item(across, int64_t(rows) * columns, [&](int64_t block) {
+            const int from = int(block) * MIRROR, end = least(columns, from + MIRROR);
+            for (int i = first; i < first + rows; i++) {
+                const float* row = strip + int64_t(i - first) * columns;
+                for (int j = from; j < least(end, i + 1); j++) {
+                    const P value = f(int64_t(i) * k + j, i == j, row[j]);
+                    to[int64_t(i) * k + j] = to[int64_t(j) * k + i] = value;
+                }
+            }
+        });
+    }
+}
+template <class P> INLINE P as(float x) {    // the nearest P; x is finite
+    if constexpr (sizeof(P) == 4) return x;
+    else {
+        uint32_t u;
+        __builtin_memcpy(&u, &x, 4);
+        return {uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
+    }
+}
+// The matrices of `work`, whose elements are floats.
+template <class P> struct Work {
+    P *x, *a, *b;
+    float *next, *strip;
+    Work(float* work, int64_t size, int64_t square) {
+        auto take = [&](int64_t n) {
+            float* p = work;
+            work += (n + 63) / 64 * 64;
+            return p;
+        };
+        x = reinterpret_cast<P*>(take(size));
+        next = take(size);
+        a = reinterpret_cast<P*>(take(square));
+        b = reinterpret_cast<P*>(take(square));
+        strip = take(square);    // at most (STRIP,k), as k^2 if k < STRIP
+    }
+};
+template <class P, Tiles tiles>
+static Matmul<P, P> next_product(float* to, const P* b, const P* x, int rows, int cols) {
+    const bool tall = rows > cols;
+    const int k = tall ? cols : rows;
+    Matmul<P, P> m = {.M = rows,
+                      .N = cols,
+                      .K = k,
+                      .a = tall ? x : b,
+                      .ra = k,
+                      .ca = 1,
+                      .b = tall ? b : x,
+                      .rb = cols,
+                      .cb = 1,
+                      .c = to};
+    m.tiles = tiles;
+    return m;
+}
+
+template <class P, Tiles tiles> static void orthogonalize(float* x, float* work, float scale, int rows, int cols) {
+    const int64_t size = int64_t(rows) * cols;
+    const bool tall = rows > cols;
+    const int k = tall ? cols : rows, n = tall ? rows : cols;
+    Work<P> w(work, size, int64_t(k) * k);
+    auto* row_squares = reinterpret_cast<double*>(w.next);    // (rows): fits, as cols > 1
+    each_item(rows, size, [&](int64_t r) { row_squares[r] = squares(x + r * cols, cols); });
+    const float factor = float(1 / (__builtin_sqrt(sum(row_squares, rows)) + 1e-7));
+    each_range(size, ONE_THREAD, size, [&](Range r, int) {
+        for (int64_t i = r.from; i < r.to; i++) w.x[i] = as<P>(factor * x[i]);
+    });
+    for (int step = 0; step < STEPS; step++) {
+        const Wide<P> whole = {w.x, k, n, tall ? 1 : cols, tall ? cols : 1}, square = {w.a, k, k, k, 1};
+        symmetric_product<tiles>(w.a, w.strip, whole, [](int64_t, bool, float v) { return as<P>(v); });
+        symmetric_product<tiles>(w.b, w.strip, square, [&](int64_t at, bool diagonal, float v) {
+            return as<P>(FACTOR_B * widened(w.a[at]) + FACTOR_C * v + (diagonal ? FACTOR_A : 0));
+        });
+        matmul(next_product<P, tiles>(w.next, w.b, w.x, rows, cols));
+        const bool last = step + 1 == STEPS;
+        each_range(size, ONE_THREAD, size, [&](Range r, int) {
+            for (int64_t i = r.from; i < r.to && last; i++) x[i] = scale * w.next[i];
+            for (int64_t i = r.from; i < r.to && !last; i++) w.x[i] = as<P>(w.next[i]);
+        });
+    }
+}
+template <class P, Tiles tiles> static int64_t orthogonalize_scratch(const CallSizes& call) {
+    const int k = least(call.rows, call.in), n = call.rows + call.in - k;
+    const P* p = nullptr;
+    const Matmul<P, P> largest = {
+        .M = k, .N = k, .K = n, .a = p, .ra = n, .ca = 1, .b = p, .rb = 1, .cb = n, .c = nullptr, .tiles = tiles};
+    const int64_t symmetric = max_matmul_scratch(largest);
+    const int64_t next = matmul_scratch(next_product<P, tiles>(nullptr, p, p, call.rows, call.in));
+    return symmetric > next ? symmetric : next;
+}
+
+static void normalize_rows(float* x, float* v, float scale, const Step* step, OptimizerParams a, int rows, int cols) {
+    if (step->skipped) return;
+    auto* row_squares = static_cast<double*>(cpu_scratch(8 * int64_t(rows)));
+    const int64_t size = int64_t(rows) * cols;
+    each_item(rows, size, [&](int64_t r) {
+        float* row = x + r * cols;
+        const double square = squares(row, cols);
+        v[r] = a.beta2 * v[r] + (1 - a.beta2) * float(square / cols);
+        const float factor = 1 / (__builtin_sqrtf(v[r]) + a.eps);
+        for (int c = 0; c < cols; c++) row[c] *= factor;
+        row_squares[r] = square * double(factor) * double(factor);
+    });
+    const double norm = __builtin_sqrt(sum(row_squares, rows));
+    const float factor = norm > 0 ? float(scale * __builtin_sqrt(double(size)) / norm) : 0;
+    each_item(rows, size, [&](int64_t r) {
+        for (int c = 0; c < cols; c++) x[r * cols + c] *= factor;
+    });
+}
+static int64_t normalize_rows_scratch(const CallSizes& call) { return 8 * int64_t(call.rows); }
+
+REGISTER_CPU_TILES(orthogonalize, orthogonalize, orthogonalize_scratch)
+REGISTER_CPU_WITH_SCRATCH(normalize_rows, normalize_rows, normalize_rows_scratch)
+}    // namespace ISA
