@@ -221,8 +221,8 @@ struct RowBlocks {
     HOST_DEVICE int columns(int64_t r) const { return col[of(r) + 1] - col[of(r)]; }    // size of row r's block
 };
 
-// How a step changes a weight w that has the gradient g, the states m and v, the rate r and the decay
-// d. b1, b2: OptimizerParams::beta1, beta2.
+// How a step changes a weight w that has the gradient g, the states m and v, the rate r and the
+// decay d. b1, b2: OptimizerParams::beta1, beta2.
 enum class UpdateRule {
     adamw,     // Loshchilov & Hutter 2019, algorithm 2
     lion,      // w -= r (sign(b1 m + (1 - b1) g) + d w), then m = b2 m + (1 - b2) g. Chen et al. 2023
@@ -241,13 +241,15 @@ struct GroupFactors {
 // Parameters of all optimizers. Each optimizer uses only those that its step needs.
 struct OptimizerParams {
     float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
-    float momentum = 0;       // Muon's, for matrices
+    float momentum = 0;        // Muon's, for matrices
     float average_rate = 0;    // average_weights' rate
-    bool cautious = false;    // weights decay only where their update has their sign (Chen et al. 2025)
+    // Weights decay only where their update has their sign (cautious weight decay, Chen et al.
+    // 2025).
+    bool cautious = false;
     GroupFactors groups = {};
 };
-// An optimizer's state, one number per parameter: f32, bf16 that is rounded stochastically, or uint8,
-// codes of 8 bits (layers/optimizer_state.h) with a scale for each 64 of them.
+// An optimizer's state, one number per parameter: f32, bf16 that is rounded stochastically, or
+// uint8, codes of 8 bits (layers/optimizer_state.h) with a scale for each 64 of them.
 struct StateArray {
     void* p = nullptr;
     float* scales = nullptr;    // codes only

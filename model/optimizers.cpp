@@ -2,6 +2,7 @@
 #include "model/optimizers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 // ---- rows ---------------------------------------------------------------------------------------
@@ -129,6 +130,21 @@ std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors, int 
         all[i].owner = int(least - load.begin());
     }
     return all;
+}
+
+// ---- widths -------------------------------------------------------------------------------------
+
+// Sums over the inputs of a matrix of a block grow with their number n: its initial numbers shrink
+// with 1/sqrt(n). AdamW, Lion and Signum move each number by about the rate, so the sum of n moves
+// of one direction grows with n, and the rate shrinks with 1/n. Muon's moves have a norm of 0.2
+// sqrt(longer side), so its rate shrinks with 1/sqrt(n). A head of its own, whose outputs are not
+// summed up further, starts smaller; embeddings, norms and biases have one input each.
+MupScale mup_scale(const Config& c, int base, const Optimizer& o, const Tensor& t) {
+    if (!base) return {};
+    const float narrower = float(base) / float(c.C);
+    if (t.name == "headw") return {narrower, narrower};
+    if (t.vector || t.bucket == 0 || t.adapter) return {};
+    return {std::sqrt(narrower), o.orthogonalizes && is_block_matrix(t) ? std::sqrt(narrower) : narrower};
 }
 
 // ---- groups -------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 // the learning rate and the weight decay.
 //
 // A step updates ranges of elements: all parameters at once, or with ZeRO the rank's partition of
-// each bucket. A rule (UpdateRule) treats every element alone. Muon (Jordan et al. 2024) needs whole
-// matrices: momentum replaces the gradients of the blocks' matrices by directions, each matrix is
-// orthogonalized by one rank, and the rule `given` applies the result. So states and masters stay
-// divided by elements, and the results have the same bits as those of a single process.
+// each bucket. A rule (UpdateRule) treats every element alone. Muon (Jordan et al. 2024) needs
+// whole matrices: momentum replaces the gradients of the blocks' matrices by directions, each
+// matrix is orthogonalized by one rank, and the rule `given` applies the result. So states and
+// masters stay divided by elements, and the results have the same bits as those of one process.
 #pragma once
 #include <optional>
 
@@ -35,8 +35,8 @@ std::vector<std::string> optimizer_names();
 
 const Optimizer& optimizer_named(const std::string& name);
 
-// A matrix of a block. The matrices of experts, and query, key, value, or gate and up, which share a
-// tensor, count separately.
+// A matrix of a block. The matrices of experts, and query, key, value, or gate and up, which share
+// a tensor, count separately.
 struct BlockMatrix {
     int bucket;
     int64_t offset, rows, cols;    // offset: in a full buffer
@@ -46,11 +46,21 @@ struct BlockMatrix {
 bool is_block_matrix(const Tensor& t);
 // by_bucket: each bucket's work is divided among the ranks, else the whole model's.
 std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors, int ranks, bool by_bucket);
-// Tensors of one optimizer state, with their shapes in memory and in files. Offsets are those of the
-// parameters or, per row, in the state's own memory.
+// Tensors of one optimizer state, with their shapes in memory and in files. Offsets are those of
+// the parameters or, per row, in the state's own memory.
 std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, const Optimizer& o, StateSize size);
 // Tensors of the scales of states in 8 bits (StateArray): each is a vector.
 std::vector<Tensor> scale_tensors(std::vector<Tensor> state);
+
+// ---- widths -------------------------------------------------------------------------------------
+
+// Maximal update parametrization (muP; Yang et al. 2022, table 3): factors with which a model of
+// another width than `base` changes as much per step as one of that width, so that a learning rate
+// found at a small width serves a large one. init: of the standard deviation of initial weights.
+struct MupScale {
+    float init = 1, lr = 1;
+};
+MupScale mup_scale(const Config& c, int base, const Optimizer& o, const Tensor& t);
 
 // ---- groups -------------------------------------------------------------------------------------
 

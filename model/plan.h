@@ -20,6 +20,7 @@ struct Plan {
     std::array<Element, 2> state_types = {Element::f32, Element::f32};
     std::vector<GroupRule> groups = {};    // factors of rate and decay
     bool clip_groups = false;              // each group's gradient norm is clipped by itself
+    int mup_base = 0;                      // width to which initial weights are relative (mup_scale); 0: none
     bool average = false;                  // keeps an average of the weights
     int rank = 0, ranks = 1;               // data parallel; B is per rank
     int zero = 0;                          // ZeRO: 1 partitions optimizer state, 2 also gradients

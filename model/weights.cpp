@@ -20,6 +20,7 @@ void ParamStore::set_layout(const Config& c, const Plan& plan) {
     ranks = plan.ranks;
     zero = plan.zero;
     comm_dtype = plan.comm_dtype;
+    mup_base = plan.mup_base;
     buckets = config_buckets(c, ranks);
     owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);
@@ -247,8 +248,8 @@ void ParamStore::transform_bucket(const Partition& s, const StepArguments& to) {
     op.copy(partition_gradients(s), op.at(whole, rank * s.size), op.bytes(grads, s.size));
 }
 void ParamStore::apply(const Partition& s, const StepArguments& to) {
-    // The operation numbers the elements of its range from 0. So each range needs a seed of its own;
-    // otherwise all would be rounded with the same random numbers.
+    // The operation numbers the elements of its range from 0. So each range needs a seed of its
+    // own; otherwise all would be rounded with the same random numbers.
     each_update_range(s, [&](const UpdateRange& part) {
         Parameter* w = params ? op.at(params, part.first) : nullptr;
         float* copy = master ? master + part.local_first : nullptr;
@@ -475,7 +476,8 @@ void ParamStore::init(const Config& c, uint64_t seed, bool adapters_only) {
         const Tensor& t = tensors[i];
         if (adapters_only && !t.adapter) continue;
         if (t.init == Init::row_norms) continue;
-        const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02;
+        const double scale = optimizer ? double(mup_scale(c, mup_base, *optimizer, t).init) : 1;
+        const double std = scale * (t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02);
         const int64_t size = t.size(), local_first = t.file_rows * t.cols;    // the vocabulary's padding stays zero
         for (int64_t from = 0; from < size; from += CHUNK) {
             const int64_t n = std::min(CHUNK, size - from);

@@ -116,7 +116,8 @@ struct ParamStore {
     // Runs the optimizer. With ZeRO, also gathers the parameters. seed: for stochastic rounding.
     void update(const Step* step, OptimizerParams settings, uint64_t seed);
     void await_parameters(int bucket);    // waits until they are complete
-    // Makes the average the parameters, until restore. Between steps: the gradients are overwritten.
+    // Makes the average the parameters, until restore. Called between steps, because it overwrites
+    // gradients.
     void use_average();
     void restore();
     void await() const {
@@ -178,6 +179,7 @@ struct ParamStore {
     };
     std::vector<Elements> cleared;        // ranges that clear_gradients clears
     bool first_batch = false;             // products assign gradients
+    int mup_base = 0;                     // as in Plan
     int64_t work_mark[3] = {};            // mark of each work buffer's last message
     std::vector<int64_t> params_ready;    // marks, by bucket
     std::map<std::pair<StateKind, int>, std::vector<float>> collected;

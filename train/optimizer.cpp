@@ -34,10 +34,11 @@ Result<std::array<Element, 2>> state_types(const std::string& text) {
 
 // "PATTERN:lr=0.5,decay=0"
 Result<GroupRule> group_rule(const std::string& text) {
-    const Status wrong = fail(Exit::usage,
-                              "--param-group %s: expected PATTERN:lr=FACTOR,decay=FACTOR or one of the two factors, such as "
-                              "*.mlp.*:lr=0.5",
-                              text.c_str());
+    const Status wrong =
+        fail(Exit::usage,
+             "--param-group %s: expected PATTERN:lr=FACTOR,decay=FACTOR or one of the two factors, such as "
+             "*.mlp.*:lr=0.5",
+             text.c_str());
     const size_t colon = text.rfind(':');
     if (colon == text.npos || colon == 0 || colon + 1 == text.size()) return wrong;
     GroupRule rule = {GroupRule::Which::named, text.substr(0, colon), {}, {}};
@@ -97,6 +98,10 @@ std::vector<Flag> optimizer_flags(TrainOptions& o) {
         factor("--weight-decay-embedding", &o.decay_embedding, "factor of the embeddings' weight decay"),
         factor("--weight-decay-head", &o.decay_head, "factor of the head's weight decay"),
         factor("--weight-decay-scalars", &o.decay_scalars, "factor of the weight decay of norms and biases"),
+        {"--mup-base", &o.mup_base,
+         "the learning rate is meant for a model of this many channels: rates and initial weights of others follow "
+         "(muP); 0: they do not depend on the width",
+         0, 1 << 20},
         {"--clip-groups", &o.clip_groups,
          "--grad-clip is for the gradient norm of each group of tensors with equal factors, not for all together"},
         {.name = "--ema",
@@ -141,7 +146,14 @@ Status Trainer::choose_optimizer() {
         return fail(Exit::usage,
                     "--lr-head, --weight-decay-head: the model's head has the embeddings' weights; give "
                     "--lr-embedding, --weight-decay-embedding");
-    if (!config.tied) plan.groups.push_back({Which::head, "", float(o.lr_head), float(o.decay_head)});
+    plan.mup_base = o.mup_base;
+    const MupScale matrices =
+        mup_scale(config, o.mup_base, row, {.name = "0.projw", .rows = 2, .cols = 2, .bucket = 1});
+    const MupScale head = mup_scale(config, o.mup_base, row, {.name = "headw"});
+    // A factor of the rate would also be one of the decay per step, which does not depend on widths.
+    plan.groups.push_back({Which::matrices, "", matrices.lr, 1 / matrices.lr});
+    if (!config.tied)
+        plan.groups.push_back({Which::head, "", float(o.lr_head) * head.lr, float(o.decay_head) / head.lr});
     if (o.lora_plus != 1) plan.groups.push_back({Which::named, "*_b", float(o.lora_plus), {}});
     for (const std::string& rule : split(o.group_rules, ' '))
         if (!rule.empty()) plan.groups.push_back(TRY(group_rule(rule)));

@@ -43,6 +43,7 @@ struct TrainOptions {
     double lr_embedding = 1, lr_head = 1, lr_scalars = 1, decay_embedding = 1, decay_head = 1, decay_scalars = 0;
     bool cautious_decay = false, clip_groups = false;
     double ema = 0, average_tail = 0;
+    int mup_base = 0;
     double dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool init = false, resize_vocab = false;
