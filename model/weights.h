@@ -69,6 +69,7 @@ struct ParamStore {
     std::vector<char*> states;               // by Optimizer::states, each (state_elements)
     std::vector<BlockMatrix> matrices;       // if the optimizer transforms matrices
     uint8_t* groups = nullptr;               // (flat / 64): GROUP_DECAYS, GROUP_FAST
+    double* first_squares = nullptr;         // (buckets): of this rank's first batch in a step; null: not measured
 
     explicit ParamStore(const Table& table) : op(table) {}
     ParamStore(const ParamStore&) = delete;
