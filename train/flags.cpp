@@ -5,6 +5,7 @@
 #include "train/gpu_plan.h"
 #include "train/preference.h"
 #include "train/reward/policy.h"
+#include "train/sweep.h"
 #include "train.h"
 
 // ---- the rows, in the order of --help -----------------------------------------------------------
@@ -265,6 +266,12 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {"--lr", &o.lr, "peak learning rate", 0, 10},
          },
          {
+             {.name = "--set",
+              .to = &o.set,
+              .help = "a sweep: one run for each value of an option, as in --set lr=1e-4,3e-4,1e-3, or for each "
+                      "combination of several, in --out/lr=1e-4 and so on; a table of their losses at the end, and in "
+                      "--out/sweep.json. The same command goes on with a sweep that was stopped",
+              .excludes = {"--dry-run", "--preview", "--trace", "--ranks", "--rank", "--master"}},
              {.name = "--init",
               .to = &o.init,
               .help = "new weights are meant, in the shape of that directory or GGUF file "
@@ -526,6 +533,7 @@ Command train_command() {
     c.retired = {"eval-batches"};
     c.run = [o] {
         if (!o->gpu.empty()) TRY(gpu_named(o->gpu).status);
+        if (!o->set.empty()) return sweep(o->set, o->out, o->resolved);
         Trainer t;
         t.o = *o;
         return t.run();

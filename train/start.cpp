@@ -492,6 +492,10 @@ Status Trainer::resume() {
     std::vector<std::string> changed = changed_options(s.config, o.resolved);
     const std::string backend = device.model->op.name;
     if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);
+    if (decaying)    // these options are not read
+        std::erase_if(changed, [](const std::string& c) {
+            return c.starts_with("lr ") || c.starts_with("lr-schedule ") || c.starts_with("warmup ");
+        });
     const std::string decay = formatted(": from %.3g to %.3g in %s", schedule.lr, schedule.lr * schedule.final_fraction,
                                         counted(o.steps - state.step, "step").c_str());
     progress.note((decaying ? "the decay begins from " : "resumed from ") + start + " after step " +

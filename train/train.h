@@ -43,6 +43,7 @@ struct TrainOptions {
     double dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool noise_scale = false;
+    std::vector<std::string> set;    // a sweep's lists (sweep.h)
     bool init = false, resize_vocab = false;
     std::string train_only, lora_targets = "all";
     int lora_rank = 0;
