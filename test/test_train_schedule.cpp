@@ -1,6 +1,7 @@
 // test_train_schedule.cpp - runs whose rate decays from another run's checkpoint, or whose batch
 // grows: the same bits as the runs that they stand for, also after kill -9.
 #include "toy_ranks.h"
+#include "train/schedule.h"
 
 namespace {
 std::string rows_from(const std::string& metrics, int64_t step) {
@@ -49,6 +50,13 @@ TEST_CASE("train schedule: --decay-from is a wsd run of those steps to the bit, 
         must(command, 0, "the schedule of the learning rate changes");
         CHECK(fields(toy.metrics("killed5"), "\"lr\":").back() == doctest::Approx(3e-4));
         fs::rename(toy.dir + "/away", from);
+        // A decay from a decay begins at the rate that the first one had.
+        const double rate = learning_rate(decay_from(begin, 3e-3, 0.1, 36), 32);
+        must({"train", "--config", toy.dir + "/killed5/run.toml", "--resume", "no", "--decay-from",
+              toy.dir + "/killed5/step_00000033", "--decay-steps", "2", "--out", toy.dir + "/again"},
+             0, formatted(" after step 33: from %.3g to %.3g in 2 steps", rate, rate / 10));
+        CHECK(fields(toy.metrics("again"), "\"lr\":")[0] == rate);
+        fs::remove_all(toy.dir + "/again");
         for (const char* out : {"whole", "wsd", "killed1", "killed5"}) fs::remove_all(toy.dir + "/" + out);
     }
 }
