@@ -87,15 +87,16 @@ Status Trainer::issue() {
     return {};
 }
 
-// Queues one update of `accumulate` batches. An update that is not finite or exceeds a limit is
+// Queues one update of the step's batches. An update that is not finite or exceeds a limit is
 // skipped by operation step_verdict, on the device.
 Status Trainer::issue_update(int64_t first) {
     Model& g = *device.model;
     int S = o.seq_len;
-    const int64_t all = loss->begin(first, o.total_batch / o.seq_len);
+    const int64_t count = batches.batches(issued), positions = batches.step_tokens(issued);
+    const int64_t all = loss->begin(first, positions / o.seq_len);
     sizes[issued % 2].terms = all;
-    g.train.begin(all, uint64_t(o.seed), issued, o.total_batch);
-    for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
+    g.train.begin(all, uint64_t(o.seed), issued, positions);
+    for (int i = 0; i < count; i++, first += int64_t(o.batch) * ranks.count()) {
         if (!loss->fill(i)) TRY(data.next(tokens.data(), targets.data(), &texts));
         if (!needs_padding()) S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len);
         sizes[issued % 2].positions += int64_t(o.batch) * S;
@@ -106,7 +107,8 @@ Status Trainer::issue_update(int64_t first) {
         g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
         g.forward(true);
         loss->batch(i, S, all);
-        g.backward(i + 1 == accumulate);
+        g.backward(i + 1 == count);
+        if (i == 0) sizes[issued % 2].first_targets = g.step.targets;
     }
     Limits limits;
     limits.clip = o.grad_clip;
@@ -135,14 +137,27 @@ Step Trainer::outcome() {
     state.grad_norm.add(s.norm);
     state.bad_in_a_row = std::isfinite(s.loss) && std::isfinite(s.norm) ? 0 : state.bad_in_a_row + 1;
     state.updates = s.updates;
+    state.tokens += batches.step_tokens(state.step);
     state.step++;
-    state.tokens += o.total_batch;
+    if (const StepSize& size = sizes[(state.step - 1) % 2]; o.noise_scale && size.first_targets < size.terms)
+        add_noise(size, s);
     if (s.skipped) {
         state.skipped++;
         progress.note(formatted("step %lld: update skipped, loss %.4g (z %.1f), gradient norm %.4g (z %.1f)",
                                 (long long)state.step, s.loss, loss_z, s.norm, norm_z));
     }
     return s;
+}
+
+// Adds the squared gradient norms of this rank's first batch and of the whole step. The first
+// batch's gradients were divided by the step's targets.
+void Trainer::add_noise(const StepSize& size, const Step& s) {
+    const double all = double(size.terms), first = double(size.first_targets), factor = all / first;
+    state.noise.add(first, factor * factor * device.model->train.first_square, all, s.norm * s.norm);
+}
+std::string Trainer::critical_text() const {
+    const double size = state.noise.critical_batch();
+    return size > 0 ? human_count(size) : "unknown";
 }
 
 double Trainer::busiest_expert() const {
@@ -159,7 +174,7 @@ double Trainer::busiest_expert() const {
 // over positions of the balance loss and of the router's squared log-sum-exp.
 void Trainer::add_experts(Json& row) const {
     Json load = Json::list(), balance = Json::list(), z = Json::list();
-    const double rows = double(o.total_batch) * config.experts_used;
+    const double positions = double(batches.step_tokens(state.step - 1)), rows = positions * config.experts_used;
     for (int l = 0; l < config.L && config.experts; l++) {
         if (!config.has_experts(l)) continue;
         const double* totals = &router_totals[size_t(l * (config.experts + 2))];
@@ -167,8 +182,8 @@ void Trainer::add_experts(Json& row) const {
         for (int i = 0; i < config.experts; i++)    // four digits
             shares.add(strtod(formatted("%.4g", totals[i] / rows).c_str(), nullptr));
         load.add(shares);
-        balance.add(totals[config.experts] * o.seq_len / double(o.total_batch));
-        z.add(totals[config.experts + 1] / double(o.total_batch));
+        balance.add(totals[config.experts] * o.seq_len / positions);
+        z.add(totals[config.experts + 1] / positions);
     }
     if (load.empty()) return;
     row.set("busiest_expert", busiest_expert(), "expert_load", load, "expert_balance", balance, "router_z", z);
@@ -185,7 +200,9 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     const double rate = double(sizes[(state.step - 1) % 2].positions * ranks.count()) / seconds;
     if (state.step == first_step + 1)    // after a step, all its memory is allocated
         device_bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
-    const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
+    const double done = batches.tokens_before(state.step);
+    const double left = (now_seconds() - started) / (done - batches.tokens_before(first_step)) *
+                        (batches.tokens_before(o.steps) - done);
     const double work = rate * flops_per_token / ranks.count();    // FLOP/s of each device
     // MFU is a fraction of the device's nominal peak; the second number is a fraction of a large
     // product's speed, measured at the start.
@@ -199,6 +216,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
                             (loss->text() + val_text).c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
                             human_bytes(double(device.gpu ? device_bytes : resident_bytes())).c_str(), speed.c_str()) +
                       (router_totals.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
+                      (o.noise_scale ? "  critical batch " + critical_text() : "") +
                       (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra_metrics.empty());
     const bool above = state.loss.min_of_last(GUESS_STEPS) > guess_limit();
@@ -215,6 +233,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     row.set("tokens", state.tokens);
     loss->add_metrics(row);
     if (s.skipped) row.set("skipped", true);
+    if (o.noise_scale && state.noise.critical_batch() > 0) row.set("critical_batch", state.noise.critical_batch());
     add_experts(row);
     state.unwritten += "{" + row.fields();
     if (whole) end_row();

@@ -25,6 +25,7 @@
 #include "generation_config.h"
 #include "model/model.h"
 #include "reader.h"
+#include "checkpoint/noise_scale.h"
 #include "checkpoint/outlier_detector.h"
 
 class GgufFile;
@@ -63,12 +64,15 @@ struct TrainState {
     double best_loss = INFINITY;    // validation loss of best_step
     int64_t bad_validations = 0;    // number of validations since then
     int64_t documents = -1;         // documents of the training data that begin with end-of-text
-    uint64_t validation = 0;        // hash of the validation data and its settings
-    std::string dtype;              // --dtype: "bf16"
-    std::string backend;            // device and type of the products: "cpu bf16 (AMX)"
-    std::string algorithms;         // device_choices(): algorithms of the matrix products
-    std::string unwritten;          // rows not yet in metrics.jsonl; last one may await validation
-    std::string config;             // resolved options (TOML), for users
+    int64_t decay_begin = -1;       // --decay-from: its checkpoint's step, and the rate of that step
+    double decay_rate = 0;
+    NoiseScale noise;           // --noise-scale
+    uint64_t validation = 0;    // hash of the validation data and its settings
+    std::string dtype;          // --dtype: "bf16"
+    std::string backend;        // device and type of the products: "cpu bf16 (AMX)"
+    std::string algorithms;     // device_choices(): algorithms of the matrix products
+    std::string unwritten;      // rows not yet in metrics.jsonl; last one may await validation
+    std::string config;         // resolved options (TOML), for users
     bool operator==(const TrainState&) const = default;
 };
 

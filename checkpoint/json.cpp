@@ -38,6 +38,7 @@ constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETE
 constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
                                      {"bad_validations", &TrainState::bad_validations},
                                      {"documents", &TrainState::documents},
+                                     {"decay_begin", &TrainState::decay_begin},
                                      {"samples_bytes", &TrainState::samples_bytes}};
 constexpr Row<std::string> OPTIONAL_TEXTS[] = {{"dtype", &TrainState::dtype},
                                                {"backend", &TrainState::backend},
@@ -59,6 +60,16 @@ Status detector_parse(const JsonFields& state, const char* key, OutlierDetector*
         if (!window[i].is_number() || !std::isfinite(window[i].get<double>()))
             return fail(Exit::input, "%s: %s: window[%zu]: expected a number", state.name.c_str(), key, i);
         d->window[i] = window[i].get<double>();
+    }
+    return {};
+}
+Status noise_parse(const json& pair, const std::string& name, NoiseScale* noise) {
+    if (!pair.is_array() || pair.size() != 2)
+        return fail(Exit::input, "%s: noise_scale: expected two numbers", name.c_str());
+    for (size_t i = 0; i < 2; i++) {
+        if (!pair[i].is_number() || !std::isfinite(pair[i].get<double>()))
+            return fail(Exit::input, "%s: noise_scale[%zu]: expected a number", name.c_str(), i);
+        (i ? noise->square : noise->trace) = pair[i].get<double>();
     }
     return {};
 }
@@ -84,6 +95,8 @@ std::string state_json(const TrainState& s) {
     CHECK((s.best_step >= 0) == std::isfinite(s.best_loss), "best step %lld, loss %g", (long long)s.best_step,
           s.best_loss);
     if (s.best_step >= 0) j["best_loss"] = s.best_loss;
+    if (s.decay_begin >= 0) j["decay_rate"] = s.decay_rate;
+    if (s.noise != NoiseScale{}) j["noise_scale"] = {s.noise.trace, s.noise.square};
     return j.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -106,8 +119,11 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
     for (auto& row : OPTIONAL)
         if (given(row.key)) TRY(f.get(row.key, &(s.*row.field), int64_t(0), MOST));
     if (given("best_loss")) TRY(f.get("best_loss", &s.best_loss, -DBL_MAX, DBL_MAX));
-    if (j.contains("best_step") != j.contains("best_loss"))
-        return fail(Exit::input, "%s: best_step and best_loss: expected both or neither", name.c_str());
+    if (given("decay_rate")) TRY(f.get("decay_rate", &s.decay_rate, 0.0, 10.0));
+    if (given("noise_scale")) TRY(noise_parse(j["noise_scale"], name, &s.noise));
+    for (auto [one, other] : {std::pair{"best_step", "best_loss"}, std::pair{"decay_begin", "decay_rate"}})
+        if (j.contains(one) != j.contains(other))
+            return fail(Exit::input, "%s: %s and %s: expected both or neither", name.c_str(), one, other);
     if (j.size() != fields)
         return fail(Exit::input, "%s: expected %zu fields, found %zu", name.c_str(), fields, j.size());
     return s;

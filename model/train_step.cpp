@@ -9,8 +9,10 @@ TrainStep::~TrainStep() {
     if (results) op.release_host(results, 2 * result_bytes());
 }
 int64_t TrainStep::result_bytes() const {
-    return int64_t(sizeof(Step)) + store.ranks * int64_t(sizeof(RankReport)) + 8 * totals.router_totals_count;
+    return int64_t(sizeof(Step)) + store.ranks * int64_t(sizeof(RankReport)) + 8 * totals.router_totals_count +
+           first_bytes();
 }
+int64_t TrainStep::first_bytes() const { return g.plan.first_squares ? 8 * int64_t(store.buckets.size()) : 0; }
 void TrainStep::lay_out(Layout& at) {
     totals.router_totals_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
     at.reserve(totals.loss, 1 + store.squares_count() + 2 * store.ranks + totals.router_totals_count);
@@ -18,6 +20,7 @@ void TrainStep::lay_out(Layout& at) {
     totals.reports = reinterpret_cast<RankReport*>(totals.squares + store.squares_count());
     if (g.c.experts) totals.router_totals = reinterpret_cast<double*>(totals.reports + store.ranks);
     at.reserve(verdict, 1);
+    if (g.plan.first_squares) at.reserve(store.first_squares, int64_t(store.buckets.size()));
     g.step = {totals.loss, totals.router_totals};
 }
 bool TrainStep::allocate() {
@@ -29,6 +32,7 @@ void TrainStep::begin(int64_t targets, uint64_t seed, int64_t number, int64_t po
     store.clear_gradients();
     op.zero(totals.loss, int64_t(sizeof(double)));
     if (totals.router_totals) op.zero(totals.router_totals, 8 * totals.router_totals_count);
+    if (store.first_squares) op.zero(store.first_squares, first_bytes());
     all_targets = targets;
     g.step = {totals.loss, totals.router_totals, 0, 0, positions, seed, number};
 }
@@ -50,7 +54,9 @@ void TrainStep::update(const OptimizerParams& params, const Limits& limits, uint
     char* to = results + updates % 2 * result_bytes();
     op.download_async(to, verdict, int64_t(sizeof(Step)));
     // Downloads the ranks' reports, and the router totals that follow them in memory.
-    op.download_async(to + sizeof(Step), totals.reports, result_bytes() - int64_t(sizeof(Step)));
+    const int64_t end = result_bytes() - first_bytes();
+    op.download_async(to + sizeof(Step), totals.reports, end - int64_t(sizeof(Step)));
+    if (store.first_squares) op.download_async(to + end, store.first_squares, first_bytes());
     marks[updates++ % 2] = op.mark();
 }
 
@@ -68,9 +74,12 @@ Step TrainStep::finish(std::vector<RankReport>* reports, std::vector<double>* ro
         memcpy(reports->data(), from + sizeof s, reports->size() * sizeof(RankReport));
     }
     if (router_totals) {
-        const auto* end = reinterpret_cast<const double*>(from + result_bytes());
+        const auto* end = reinterpret_cast<const double*>(from + result_bytes() - first_bytes());
         router_totals->assign(end - totals.router_totals_count, end);
     }
+    first_square = 0;
+    const auto* squares_end = reinterpret_cast<const double*>(from + result_bytes());
+    for (const auto* square = squares_end - first_bytes() / 8; square < squares_end; square++) first_square += *square;
     return s;
 }
 

@@ -25,14 +25,17 @@ class TrainStep {
     void set_updates(int64_t updates);    // the optimizer's step count, on resume
 
     StepTotals totals;
+    // With Plan::first_squares, after finish(): the square of the norm of the gradient that the
+    // step's first batch had on this rank alone, divided by the targets of the whole step.
+    double first_square = 0;
 
   private:
-    int64_t result_bytes() const;
+    int64_t result_bytes() const, first_bytes() const;
     Gpt& g;
     ParamStore& store;
     const Table& op;
     Step* verdict = nullptr;    // on the device
-    char* results = nullptr;    // host, 2 x (Step, RankReport (ranks), router totals)
+    char* results = nullptr;    // host, 2 x (Step, RankReport (ranks), router totals, first squares)
     int64_t marks[2] = {}, updates = 0, finished = 0;
     int64_t all_targets = 0;    // begin's `targets`
 };

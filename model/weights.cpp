@@ -129,11 +129,13 @@ void ParamStore::gradients_begin(int k) {
 }
 
 void ParamStore::gradients_done(int k, bool last) {
+    const int64_t size = buckets[size_t(k)].size;
+    if (first_batch && first_squares && size) op.sum_of_squares(first_squares + k, gradients(k), size);
     if (k == 0) first_batch = false;    // bucket 0, the embeddings, is the last
-    if (!comm || !(last || zero == 2) || !buckets[size_t(k)].size) return;
+    if (!comm || !(last || zero == 2) || !size) return;
     const Partition s = partition(k);
     if (zero) comm->reduce_scatter(partition_gradients(s), gradients(k), s.size, op.gradient, comm_dtype);
-    else comm->all_reduce(gradients(k), buckets[size_t(k)].size, op.gradient, comm_dtype);
+    else comm->all_reduce(gradients(k), size, op.gradient, comm_dtype);
     work_mark[work_buffer(k)] = comm->mark();
 }
 

@@ -85,6 +85,7 @@ struct ParamStore {
     ParamGroups group_factors;
     std::vector<Tensor> clipped;         // trained tensors, if each group is clipped by itself
     uint8_t* square_groups = nullptr;    // (clipped): their groups
+    double* first_squares = nullptr;     // (buckets): of this rank's first batch in a step; null: not measured
 
     explicit ParamStore(const Table& table) : op(table) {}
     ParamStore(const ParamStore&) = delete;

@@ -374,19 +374,21 @@ TEST_CASE("state.json: hostile fields") {
     TrainState full = toy_state(3, 4);    // with all optional fields
     full.algorithms = full.dtype = full.backend = "x", full.validation = ~uint64_t(0);
     full.best_step = 0, full.best_loss = 1.0 / 3, full.bad_validations = 7, full.documents = 0;
+    full.decay_begin = 0, full.decay_rate = 1.0 / 3, full.noise = {1e300 / 3, -1.0 / 3};
     const std::string text = state_json(full);
     const json good = json::parse(text);
     CHECK(state_parse(text, "s").value == full);
     CHECK(state_parse(state_json(TrainState{}), "s").value == TrainState{});
     const std::set<std::string> texts = {"config", "algorithms", "dtype", "backend"};
     const std::set<std::string> hashes = {"data", "seed", "validation"};
-    const std::set<std::string> optional = {"algorithms", "dtype",           "backend",
-                                            "validation", "bad_validations", "documents"};
+    const std::set<std::string> optional = {"algorithms",      "dtype",     "backend",    "validation",
+                                            "bad_validations", "documents", "noise_scale"};
     for (auto& [key, value] : good.items()) {
         for (json bad : {json(), json(-1), json(1.5), json(UINT64_MAX), json(1e300), json("x"), json::array(),
                          json::object(), json(true)}) {
             if (texts.contains(key) && bad.is_string()) continue;
             if (key == "best_loss" && (bad == -1 || bad == 1.5 || bad == UINT64_MAX || bad == 1e300)) continue;
+            if (key == "decay_rate" && bad == 1.5) continue;
             if (hashes.contains(key) && bad == UINT64_MAX) continue;
             json j = good;
             j[key] = bad;
@@ -410,6 +412,11 @@ TEST_CASE("state.json: hostile fields") {
         j = good;
         j["loss"]["window"][3] = bad;
         CHECK(state_parse(j.dump(), "s").status.code == Exit::input);
+    }
+    for (json bad : {json::array({1}), json::array({1, 2, 3}), json::array({1, "2"}), json::array({nullptr, 1})}) {
+        j = good;
+        j["noise_scale"] = bad;
+        CHECK(contains(state_parse(j.dump(), "s").status.message, "noise_scale"));
     }
     for (json seen : {json(127), json(-1), json(0), json(1e9)}) {
         j = good;

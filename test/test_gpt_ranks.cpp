@@ -17,6 +17,7 @@ struct Run {
     std::vector<Step> steps;
     std::vector<std::vector<RankReport>> reports;
     std::vector<std::vector<double>> router_totals;
+    std::vector<double> first_squares;         // TrainStep::first_square of each step
     std::vector<double> params;                // by tensors, without padding
     std::vector<std::vector<float>> states;    // optimizer states; NaN for other owners' elements
     uint64_t hash = 0;
@@ -68,7 +69,8 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
                .dropout = dropout,
                .attention_dropout = dropout,
                .balance = balance,
-               .router_z_loss = balance / 10});
+               .router_z_loss = balance / 10,
+               .first_squares = true});
     Run run;
     for (int step = 0; step < STEPS; step++) {
         const int V = config.V;
@@ -93,6 +95,7 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
         g.train.update(params, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
         run.reports.emplace_back(), run.router_totals.emplace_back();
         run.steps.push_back(g.train.finish(&run.reports.back(), &run.router_totals.back()));
+        run.first_squares.push_back(g.train.first_square);
     }
     run.hash = g.store.hash();
     if (comm) run.calls = static_cast<ThreadComm*>(comm)->calls, run.bytes = static_cast<ThreadComm*>(comm)->bytes;
@@ -142,6 +145,36 @@ std::vector<float> together(const std::vector<Run>& runs, size_t state) {
 TEST_CASE("gpt ranks: a process of its own is the same with ZeRO and without") {
     const Run plain = train({.batches = 2});
     for (int zero : {1, 2}) CHECK(train({.zero = zero, .batches = 2}) == plain);
+}
+
+TEST_CASE("gpt ranks: each rank measures the gradient of its own first batch of a step") {
+    // A model with the same weights and that batch alone.
+    auto square = [](int rank, int ranks, int batches) {
+        Model g(reference_ops());
+        const int rows = B / ranks / batches, first = rank * rows * S;
+        toy_model(g, TOY, {.mode = RunMode::train, .B = rows, .S = S});
+        const auto in = toy_tokens(B * S, TOY.V, 10), out = toy_tokens(B * S, TOY.V, 20);
+        g.train.begin(0, 1, 0, B * S);
+        g.batch.upload(in.data() + first, out.data() + first, rows, S);
+        g.forward(true);
+        g.loss(true, 1.0f / (B * S));
+        g.backward();
+        return std::pow(g.train.grad_norm(), 2);
+    };
+    for (const auto& [ranks, batches] : {std::pair{1, 2}, {2, 1}, {2, 2}}) {
+        std::vector<Run> plain;
+        for (int zero : {0, 1, 2}) {
+            const std::vector<Run> runs = train_ranks({.ranks = ranks, .zero = zero, .batches = batches});
+            if (!zero) plain = runs;
+            for (int r = 0; r < ranks; r++) {
+                const std::vector<double>& squares = runs[size_t(r)].first_squares;
+                CHECK(squares[0] == doctest::Approx(square(r, ranks, batches)).epsilon(1e-12));
+                for (size_t i = 0; i < squares.size(); i++)
+                    CHECK(squares[i] == doctest::Approx(plain[size_t(r)].first_squares[i]).epsilon(1e-12));
+            }
+        }
+        CHECK(plain[0].first_squares[1] != plain[0].first_squares[0]);
+    }
 }
 
 TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owner each") {

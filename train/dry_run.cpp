@@ -149,6 +149,16 @@ Status print_ranks(const Trainer& t) {
 }
 }    // namespace
 
+static std::string rate_text(const Schedule& s) {
+    const bool falls = s.decay != Decay::constant, late = s.decay == Decay::wsd;
+    std::string text = formatted("%.3g", s.lr);
+    if (s.warmup) text += formatted(" from step %lld on", (long long)s.warmup);
+    if (late) text += formatted(", up to step %lld", (long long)s.decay_begin + 1);
+    return text +
+           (falls ? formatted(", then falling to %.3g in step %lld", learning_rate(s, s.steps - 1), (long long)s.steps)
+                  : "");
+}
+
 // Prints data, steps and work; without --data, as far as options determine them.
 static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
@@ -159,12 +169,14 @@ static void print_run(const Trainer& t) {
             "data          none given (--data)%s\n",
             t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)" : "");
     if (const std::string text = t.task->text(t); !text.empty()) printf("objective     %s\n", text.c_str());
-    const double tokens = double(o.total_batch) * double(o.steps);
+    const double tokens = t.batches.tokens_before(o.steps);
     std::string steps = t.plan.ranks > 1 ? formatted(" x %d (ranks)", t.plan.ranks) : "";
+    if (o.batch_warmup) steps += formatted(", from 1 batch on in the first %lld steps", (long long)o.batch_warmup);
     if (o.steps) steps += formatted("; %lld steps = %s tokens", (long long)o.steps, human_count(tokens).c_str());
     if (has_data) steps += formatted(", %.2f epochs", tokens / double(std::max<int64_t>(1, t.pass_tokens())));
     printf("step          %lld tokens = %d x %d x %d (accumulated)%s\n", (long long)o.total_batch, o.batch, o.seq_len,
            t.accumulate, steps.c_str());
+    if (o.steps) printf("rate          %s\n", rate_text(t.schedule).c_str());
     const double flops = training_flops(t.device.model->op, t.config, o.seq_len, t.plan.weighted);
     printf("work          %s per token, %s per step%s\n", decimal(flops, "FLOP").c_str(),
            decimal(flops * double(o.total_batch), "FLOP").c_str(),

@@ -5,6 +5,7 @@
 #include "train/gpu_plan.h"
 #include "train/preference.h"
 #include "train/reward/policy.h"
+#include "train/sweep.h"
 #include "train.h"
 
 // ---- the rows, in the order of --help -----------------------------------------------------------
@@ -15,11 +16,39 @@ std::vector<Flag> schedule_flags(TrainOptions& o) {
         {"--lr-schedule",
          &o.lr_schedule,
          "how the learning rate falls after the warm-up (wsd: only over the last "
-         "fifth of the steps)",
+         "part of the steps, by 1 - sqrt)",
          0,
          0,
          {"cosine", "linear", "constant", "wsd"}},
-        {"--final-lr-frac", &o.final_lr_frac, "the last step's learning rate as a fraction of --lr", 0, 1},
+        {"--final-lr-frac", &o.final_lr_frac,
+         "the last step's learning rate as a fraction of --lr; with 0 the last step changes no weight", 0, 1},
+        {.name = "--decay-part",
+         .to = &o.decay_part,
+         .help = "the part of the steps in which the rate falls",
+         .min = 0,
+         .max = 1,
+         .needs = {"--lr-schedule wsd"}},
+        {.name = "--decay-from",
+         .to = &o.decay_from,
+         .help = "begin a new run that goes on with everything from this checkpoint of another one, and lets the rate "
+                 "fall, as wsd does, from the one that it had there over the steps that remain"},
+        {.name = "--decay-steps",
+         .to = &o.decay_steps,
+         .help = "so many steps more than the checkpoint has, instead of --steps; 0: --steps says",
+         .min = 0,
+         .max = 99999999,
+         .needs = {"--decay-from"}},
+        {.name = "--batch-warmup",
+         .to = &o.batch_warmup,
+         .help = "steps over which the number of accumulated batches grows from 1 to that of --total-batch",
+         .min = 0,
+         .max = 1e6,
+         .excludes = {"--prompts"}},
+        {.name = "--noise-scale",
+         .to = &o.noise_scale,
+         .help = "measure the critical batch, in tokens: much larger batches save few steps, much smaller ones little "
+                 "work. It needs two batches in a step, or two ranks",
+         .excludes = {"--prefer", "--prompts"}},
         {"--dropout", &o.dropout,
          "the part of the embeddings, of attention's probabilities and of what each branch "
          "adds to the residual that a step sets to 0 (GPT-2: 0.1); never in validation or samples",
@@ -234,6 +263,12 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {"--lr", &o.lr, "peak learning rate; -1: the optimizer's (6e-4; 1e-4 for lion and signum)", -1, 10},
          },
          {
+             {.name = "--set",
+              .to = &o.set,
+              .help = "a sweep: one run for each value of an option, as in --set lr=1e-4,3e-4,1e-3, or for each "
+                      "combination of several, in --out/lr=1e-4 and so on; a table of their losses at the end, and in "
+                      "--out/sweep.json. The same command goes on with a sweep that was stopped",
+              .excludes = {"--dry-run", "--preview", "--trace", "--ranks", "--rank", "--master"}},
              {.name = "--init",
               .to = &o.init,
               .help = "new weights are meant, in the shape of that directory or GGUF file "
@@ -354,7 +389,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         reward_flags(o),
         {"Schedule",
          {
-             {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
+             {"--warmup", &o.warmup,
+              "steps of linear warm-up, or below 1 a part of the steps; -1: a tenth, 700 steps at most", -1, 1e12},
          },
          schedule_flags(o)},
         {"Optimizer", {}, optimizer_flags(o)},
@@ -495,6 +531,7 @@ Command train_command() {
     c.retired = {"eval-batches"};
     c.run = [o] {
         if (!o->gpu.empty()) TRY(gpu_named(o->gpu).status);
+        if (!o->set.empty()) return sweep(o->set, o->out, o->resolved);
         Trainer t;
         t.o = *o;
         return t.run();

@@ -96,9 +96,10 @@ Status Trainer::check_same_start() {
 }
 
 // Rank 0 alone runs a trial step, which times algorithms for each shape of a GPU's products; then
-// all ranks use its choices.
+// all ranks use its choices. With a batch warm-up a single rank needs the trial, too: its first
+// checkpoint would otherwise lack the choices of a step with several batches.
 void Trainer::broadcast_algorithms() {
-    if (!ranks.coordinator || !device.gpu || ranks.count() == 1) return;
+    if (!device.gpu || (ranks.count() == 1 && !o.batch_warmup)) return;
     Model& g = *device.model;
     if (ranks.first()) {
         g.store.comm = nullptr;
@@ -112,7 +113,7 @@ void Trainer::broadcast_algorithms() {
         (void)g.mean_loss();
         g.store.comm = ranks.comm.get();
     }
-    device_choose(ranks.coordinator->broadcast(device_choices()));
+    if (ranks.coordinator) device_choose(ranks.coordinator->broadcast(device_choices()));
 }
 
 // Divides the machine's cores among its ranks, unless the launcher has bound each rank.
@@ -203,7 +204,9 @@ Status Trainer::set_up() {
     const std::string part = trained < all ? human_count(double(trained)) + " of them trained, " : "";
     progress.note(human_count(double(all)) + " parameters, " + part + "vocabulary " + std::to_string(config.V) + ", " +
                   human_count(double(data.tokens())) + " tokens, " + counted(o.steps, "step") + " of " +
-                  counted(o.total_batch, "token") + ", " + launcher_text() + device.text);
+                  counted(o.total_batch, "token") +
+                  (o.batch_warmup ? formatted(" (fewer in the first %lld)", (long long)o.batch_warmup) : "") + ", " +
+                  launcher_text() + device.text);
     return {};
 }
 
@@ -218,7 +221,7 @@ std::string Trainer::launcher_text() const {
 // nothing at the 40th (Muennighoff et al. 2023).
 void Trainer::warn_of_repetition() {
     const double unique = double(pass_tokens()), parameters = double(config_parameters(config));
-    const double epochs = double(o.steps) * double(o.total_batch) / unique;
+    const double epochs = batches.tokens_before(o.steps) / unique;
     const bool large = start.empty() && parameters > unique && epochs > 4;
     if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
     progress.note("warning: the run reads its data " + human_count(epochs) + " times (" + human_count(unique) +
@@ -238,6 +241,7 @@ Status Trainer::choose_batch() {
     plan.zero = o.zero;
     plan.spans = o.documents || o.pack;
     plan.weighted = task->weighted;
+    plan.first_squares = o.noise_scale;
     plan.dropout = float(o.dropout);
     plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
     plan.balance = float(o.balance_loss), plan.router_z_loss = float(o.router_z_loss);
@@ -409,10 +413,45 @@ Status Trainer::open_shards() {
 
 // The steps of --epochs N are rounded up, so each sample is read at least N times. Without
 // --epochs, a run makes one pass: rounded down on shards, rounded up on lines, which may be few.
-int64_t Trainer::steps_of(int64_t epochs, int64_t total_batch) const {
+int64_t Trainer::steps_of(int64_t epochs, const BatchSchedule& b) const {
     const int64_t pass = pass_tokens();
-    if (!epochs && !source) return std::max<int64_t>(1, pass / total_batch);
-    return ceil_div(std::max<int64_t>(1, epochs) * pass, total_batch);
+    if (!epochs && !source) return std::max<int64_t>(1, b.steps_for(pass + 1) - 1);
+    return b.steps_for(std::max<int64_t>(1, epochs) * pass);
+}
+
+// The form is wsd's, whatever --lr-schedule says, and the rate is the checkpoint's, whatever --lr
+// says. A resumed decay takes both from its own checkpoint, because the first one may be gone.
+Status Trainer::plan_decay() {
+    const TrainState before = TRY(checkpoint_state(start));
+    int64_t begin = before.decay_begin;
+    double rate = before.decay_rate;
+    if (!decaying && begin < 0)
+        return fail(Exit::usage,
+                    "--decay-from %s: it begins a new run, and %s goes on with one that is none; give another --out",
+                    o.decay_from.c_str(), start.c_str());
+    if (decaying) {
+        const std::optional<Schedule> old = schedule_before(before);
+        if (!old || before.step == 0)
+            return fail(Exit::usage,
+                        "--decay-from %s: expected a checkpoint after a step, with the options of its run; found %s",
+                        start.c_str(), old ? "step 0" : "none in state.json");
+        begin = before.step;
+        rate = learning_rate(*old, begin - 1);
+    }
+    const int64_t asked = o.steps, more = o.decay_steps;
+    if (more) {
+        o.steps = begin + more;
+        resolve("epochs", std::to_string(o.epochs), "0");
+    }
+    if (o.steps <= begin && decaying)
+        return fail(Exit::usage,
+                    "--decay-from %s: it has done %s, --steps %lld leaves none for the decay; ask for more, or give "
+                    "--decay-steps",
+                    start.c_str(), counted(begin, "step").c_str(), (long long)o.steps);
+    resolve("steps", std::to_string(asked), std::to_string(o.steps));
+    resolve("decay-steps", std::to_string(more), "0");
+    schedule = decay_from(begin, rate, o.final_lr_frac, o.steps);
+    return {};
 }
 
 Status Trainer::plan_steps() {
@@ -431,12 +470,25 @@ Status Trainer::plan_steps() {
         return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
                     1 << 20, (long long)all);
     accumulate = int(o.total_batch / all);
+    batches = {all, accumulate, o.batch_warmup};
+    if (o.batch_warmup && accumulate == 1)
+        progress.note("note: --batch-warmup changes nothing: a step has one batch; a larger --total-batch has several");
+    if (o.noise_scale && accumulate * plan.ranks < 2)
+        return fail(
+            Exit::usage,
+            "--noise-scale: it compares gradients of a batch and of the whole step; expected at least two batches "
+            "in a step (--total-batch %lld) or two ranks, found one",
+            2 * (long long)all);
+    if (o.warmup != -1 && (o.warmup < 0 || (o.warmup > 1 && o.warmup != std::floor(o.warmup))))
+        return fail(Exit::usage, "--warmup %g: expected a whole number of steps, below 1 a part of the steps, or -1",
+                    o.warmup);
     const bool known = o.steps || has_data();    // a dry run may have neither
-    if (o.steps == 0 && known) o.steps = steps_of(o.epochs, o.total_batch);
-    if (o.warmup < 0) o.warmup = default_warmup(o.steps);
-    if (o.warmup > o.steps && known)
-        return fail(Exit::usage, "--warmup %lld is longer than --steps %lld", (long long)o.warmup, (long long)o.steps);
-    schedule = {decay_named(o.lr_schedule), o.lr, o.final_lr_frac, o.warmup, o.steps};
+    if (o.steps == 0 && known && !o.decay_steps) o.steps = steps_of(o.epochs, batches);
+    schedule = schedule_of({o.lr_schedule, o.lr, o.final_lr_frac, o.warmup, o.decay_part}, o.steps);
+    if (!o.decay_from.empty()) TRY(plan_decay());
+    for (auto [flag, steps] : {std::pair{"--warmup", schedule.warmup}, std::pair{"--batch-warmup", o.batch_warmup}})
+        if (steps > o.steps && known)
+            return fail(Exit::usage, "%s %lld is longer than --steps %lld", flag, (long long)steps, (long long)o.steps);
     tokens.resize(size_t(micro)), targets.resize(size_t(micro));
     return {};
 }

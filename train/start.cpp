@@ -26,6 +26,7 @@ Status Trainer::find_start() {
     if (!ranks.coordinator) return {};
     start = ranks.coordinator->broadcast(start);
     resuming = ranks.coordinator->broadcast(resuming ? "yes" : "") == "yes";
+    decaying = ranks.coordinator->broadcast(decaying ? "yes" : "") == "yes";
     return {};
 }
 
@@ -34,9 +35,20 @@ Status Trainer::look_for_start() {
     const std::vector<std::string> mine = checkpoint_list(o.out, &unreadable);
     TRY(unreadable);
     resuming = o.resume == "auto" ? !mine.empty() : o.resume != "no";
-    const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
+    decaying = !resuming && !o.decay_from.empty();
+    const std::string& path = decaying ? o.decay_from : !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
     start = TRY(newest(without_slashes(path))).path;
+    // Such a run goes on with everything, as a resumed one does, but has a directory of its own.
+    for (const char* file : {"/state.json", "/optimizer.safetensors"})
+        if (decaying && access((start + file).c_str(), F_OK) != 0 &&
+            access((start + file + ".index.json").c_str(), F_OK) != 0)
+            return fail(
+                Exit::usage,
+                "--decay-from %s: expected a checkpoint of a run, with its optimizer's state, found none of its "
+                "%s; --from fine-tunes weights",
+                start.c_str(), file + 1);
+    if (decaying) return resuming = true, Status{};
     // Checkpoints in --out that are newer than `start` would remain there, and a later --resume
     // auto would take them instead of this run's.
     auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
@@ -61,7 +73,8 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
     std::vector<std::string> changed;
     for (const auto& [key, value] : toml_rows(now)) {
         const auto was = old.find(key);
-        if (key == "out" || key == "resume" || was == old.end() || was->second == value) continue;
+        const bool written_anew = was != old.end() && was->second + ".0" == value;    // by older versions: warmup
+        if (key == "out" || key == "resume" || was == old.end() || was->second == value || written_anew) continue;
         changed.push_back(key + " " + was->second + " -> " + value);
     }
     return changed;
@@ -457,6 +470,13 @@ Status Trainer::resume() {
     device.model->train.set_updates(s.updates);
     const uint64_t validation = state.validation;
     state = s;
+    state.decay_begin = o.decay_from.empty() ? -1 : schedule.decay_begin;
+    state.decay_rate = o.decay_from.empty() ? 0 : schedule.lr;
+    if (decaying) {    // the other run's directory has these
+        state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
+        state.metrics_bytes = state.samples_bytes = 0;
+        state.unwritten.clear();
+    }
     data.seek({state.epoch, state.index});
     if (validation && state.validation != validation)    // losses of other data cannot be compared
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
@@ -472,33 +492,50 @@ Status Trainer::resume() {
     std::vector<std::string> changed = changed_options(s.config, o.resolved);
     const std::string backend = device.model->op.name;
     if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);
-    progress.note("resumed from " + start + " after step " + std::to_string(state.step) +
-                  (changed.empty() ? "" : "; changed: ") + join(changed, ", "));
+    if (decaying)    // these options are not read
+        std::erase_if(changed, [](const std::string& c) {
+            return c.starts_with("lr ") || c.starts_with("lr-schedule ") || c.starts_with("warmup ");
+        });
+    const std::string decay = formatted(": from %.3g to %.3g in %s", schedule.lr, schedule.lr * schedule.final_fraction,
+                                        counted(o.steps - state.step, "step").c_str());
+    progress.note((decaying ? "the decay begins from " : "resumed from ") + start + " after step " +
+                  std::to_string(state.step) + (decaying ? decay : "") + (changed.empty() ? "" : "; changed: ") +
+                  join(changed, ", "));
     if (const std::string rate = new_rate(s); !rate.empty()) progress.note(rate);
     return {};
+}
+
+std::optional<Schedule> Trainer::schedule_before(const TrainState& before) const {
+    std::map<std::string, std::string> rows = toml_rows(before.config);
+    for (const char* key : {"lr", "final-lr-frac", "warmup", "steps", "lr-schedule", "total-batch"})
+        if (!rows.contains(key)) return {};
+    // Older versions have no row for the other options.
+    auto number = [&](const char* key, double unset = 0) {
+        return rows.contains(key) ? atof(rows[key].c_str()) : unset;
+    };
+    const std::string decay = rows["lr-schedule"];
+    for (const char* key : {"warmup", "steps", "total-batch", "batch-warmup"})    // state.json may hold any value
+        if (!(std::fabs(number(key)) < 1e15)) return {};
+    if (!(std::fabs(number("epochs")) <= 1e6) || !(number("decay-part", 0.2) >= 0) || decay.size() < 2) return {};
+    const BatchSchedule b = {batches.tokens, std::max<int64_t>(1, int64_t(number("total-batch")) / batches.tokens),
+                             std::min<int64_t>(1000000, int64_t(number("batch-warmup")))};
+    int64_t steps = int64_t(number("steps"));
+    if (steps == 0) steps = steps_of(int64_t(number("epochs")), b);    // passes over the data
+    const double final_fraction = number("final-lr-frac");
+    if (before.decay_begin >= 0) return decay_from(before.decay_begin, before.decay_rate, final_fraction, steps);
+    return schedule_of(
+        {decay.substr(1, decay.size() - 2), number("lr"), final_fraction, number("warmup"), number("decay-part", 0.2)},
+        steps);
 }
 
 // Returns a note if the rate jumps here. A schedule spans all steps of a run, so the rate of a
 // resumed run jumps if --lr, --steps or the like changed.
 std::string Trainer::new_rate(const TrainState& before) const {
-    std::map<std::string, std::string> rows = toml_rows(before.config);
-    for (const char* key : {"lr", "final-lr-frac", "warmup", "steps", "lr-schedule", "total-batch"})
-        if (!rows.contains(key)) return "";
-    auto number = [&](const char* key) { return atof(rows[key].c_str()); };
-    const std::string decay = rows["lr-schedule"];
-    for (const char* key : {"warmup", "steps", "total-batch"})    // state.json may hold any value
-        if (!(std::fabs(number(key)) < 1e15)) return "";
-    if (rows.contains("epochs") && !(std::fabs(number("epochs")) <= 1e6)) return "";
-    if (decay.size() < 2) return "";
-    Schedule old = {decay_named(decay.substr(1, decay.size() - 2)), number("lr"), number("final-lr-frac"),
-                    int64_t(number("warmup")), int64_t(number("steps"))};
-    if (old.steps == 0 && number("total-batch") >= 1)    // one pass over the data
-        old.steps = steps_of(rows.contains("epochs") ? int64_t(number("epochs")) : 0, int64_t(number("total-batch")));
-    if (old.warmup < 0) old.warmup = default_warmup(old.steps);
+    const std::optional<Schedule> old = schedule_before(before);
     const int64_t next = before.step;
-    if (old == schedule || next == 0 || next >= o.steps) return "";
-    const double was = learning_rate(old, next - 1), now = learning_rate(schedule, next);
-    const std::string without = formatted(", where the old one had %.3g", learning_rate(old, next));
+    if (decaying || !old || *old == schedule || next == 0 || next >= o.steps) return "";
+    const double was = learning_rate(*old, next - 1), now = learning_rate(schedule, next);
+    const std::string without = formatted(", where the old one had %.3g", learning_rate(*old, next));
     return formatted("the schedule of the learning rate changes: %.3g in step %lld, then %.3g in step %lld%s", was,
-                     (long long)next, now, (long long)next + 1, next < old.steps ? without.c_str() : "");
+                     (long long)next, now, (long long)next + 1, next < old->steps ? without.c_str() : "");
 }

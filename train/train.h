@@ -33,8 +33,10 @@ struct TrainOptions {
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
     ConfigOverrides shape = no_overrides();    // overrides of the model's configuration
     int batch = 8, seq_len = 0, context = 0, keep = 3, sample_tokens = 64;
-    int64_t total_batch = 0, steps = 0, warmup = -1, eval_every = 0, eval_tokens = 1000000, patience = 0,
-            sample_every = 0, save_every = 0, seed = 1;
+    int64_t total_batch = 0, batch_warmup = 0, steps = 0, decay_steps = 0, eval_every = 0, eval_tokens = 1000000,
+            patience = 0, sample_every = 0, save_every = 0, seed = 1;
+    std::string decay_from;
+    double warmup = -1, decay_part = 0.2;
     double save_minutes = 15;
     bool keep_best = true;
     double lr = -1, final_lr_frac = 0.1, grad_clip = 1;
@@ -46,6 +48,8 @@ struct TrainOptions {
     int mup_base = 0;
     double dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
+    bool noise_scale = false;
+    std::vector<std::string> set;    // a sweep's lists (sweep.h)
     bool init = false, resize_vocab = false;
     std::string train_only, lora_targets = "all";
     int lora_rank = 0;
@@ -94,13 +98,15 @@ struct Trainer {
     bool length_given = true;                          // --seq-len is not 0
     Loader data, val;
     Schedule schedule;
+    BatchSchedule batches;
     TrainState state;    // after the last finished step
     Progress progress;
     LoadedModel teacher;                  // model: null without --teacher
     Spans spans;                          // spans of the last batch read
     ModelSource packed_base;              // the model whose packed weights stay mapped
     std::string start;                    // checkpoint to start from; empty: random weights
-    bool resuming = false;                // start is a checkpoint of this run
+    bool resuming = false;                // start is a checkpoint of this run, or --decay-from's
+    bool decaying = false;                // start is --decay-from's
     int start_vocabulary = 0;             // vocabulary of `start`, with --resize-vocab
     bool above_guessing = false;          // recent losses are above guess_limit
     bool vocabulary_assumed = false;      // neither options nor files give a vocabulary: GPT-2's
@@ -116,6 +122,7 @@ struct Trainer {
     struct StepSize {
         int64_t positions;                                        // this rank computes them, in all updates
         int64_t terms;                                            // StepLoss::begin, on all ranks
+        int64_t first_targets;                                    // targets of this rank's first batch
     } sizes[2] = {};                                              // steps on the device: two at most
     Json extra_metrics = Json::object();                          // more metrics of this step
     std::string val_text;                                         // last validation loss
@@ -158,8 +165,9 @@ struct Trainer {
     Status open_lines();    // opens the loaders of what read_lines has read
     Status no_work() { return {}; }
     Status no_preview() const { return {}; }
-    int64_t steps_of(int64_t epochs, int64_t total_batch) const;    // steps for so many passes; 0: the default
-    Status plan_steps();                                            // steps, warmup and schedule from the data's size
+    int64_t steps_of(int64_t epochs, const BatchSchedule& b) const;    // steps for so many passes; 0: the default
+    Status plan_steps();    // steps, batches and schedule from the data's size
+    Status plan_decay();    // --decay-from: the steps and the schedule that remain
     void warn_of_repetition();
     std::string launcher_text() const;
     Status open_run();    // creates and locks the run's directory
@@ -186,6 +194,8 @@ struct Trainer {
     Status load_resized();
     Result<bool> as_before(const std::string& key) const;    // an option has the resumed run's value
     Status resume();
+    // The schedule of the run that wrote a checkpoint; none: its options are not this version's.
+    std::optional<Schedule> schedule_before(const TrainState& before) const;
     std::string new_rate(const TrainState& before) const;    // note on a changed schedule; "": unchanged
 
     // Defined in train/chat.cpp, train/prefer.cpp and train/reward/setup.cpp. The previews print
@@ -217,8 +227,10 @@ struct Trainer {
     Step outcome();                                                        // waits for the oldest issued step
     Status report(const Step& step, double seconds, bool whole = true);    // whole: validation and sample succeeded
     Status write_rows();                                                   // state.unwritten to metrics.jsonl
-    Status catch_up();                    // on resume: unwritten rows, missing validation
-    double guess_limit() const;           // ln V + 2: well above a random guess's loss
+    Status catch_up();             // on resume: unwritten rows, missing validation
+    double guess_limit() const;    // ln V + 2: well above a random guess's loss
+    void add_noise(const StepSize& size, const Step& s);
+    std::string critical_text() const;    // critical batch, for the progress line
     double busiest_expert() const;        // rows of the busiest / mean of its layer
     void add_experts(Json& row) const;    // their metrics
     void end_row();                       // with extra_metrics

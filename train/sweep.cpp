@@ -1,0 +1,371 @@
+// sweep.cpp - see sweep.h.
+#include "train/sweep.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/console.h"
+#include "base/file.h"
+#include "base/table.h"
+#include "checkpoint/checkpoint.h"
+#include "comm/comm.h"
+#include "files/json.h"
+#include "files/json_write.h"
+#include "train/metrics.h"
+
+// ---- the runs -----------------------------------------------------------------------------------
+
+namespace {
+struct List {
+    std::string key;    // "lr"
+    std::vector<std::string> values;
+};
+// Options that belong to the sweep as a whole.
+const char* const FIXED[] = {"set",  "out",   "resume",     "dry-run", "preview", "trace",
+                             "rank", "ranks", "local-rank", "master",  "config"};
+
+Result<List> list_parse(const std::string& text) {
+    const size_t equals = text.find('='), from = std::min(text.find_first_not_of('-'), text.size());
+    if (equals == std::string::npos || equals <= from)
+        return fail(Exit::usage, "--set %s: expected OPTION=VALUE,VALUE,..., such as lr=1e-4,3e-4", text.c_str());
+    List list = {text.substr(from, equals - from), {}};
+    std::replace(list.key.begin(), list.key.end(), '_', '-');
+    for (size_t at = equals + 1, end; at <= text.size(); at = end + 1) {
+        end = std::min(text.find(',', at), text.size());
+        const std::string value = text.substr(at, end - at);
+        if (value.empty() || std::ranges::count(list.values, value))
+            return fail(Exit::usage, "--set %s: expected values that differ, separated by commas, found %s",
+                        text.c_str(), value.empty() ? "an empty one" : ("'" + value + "' twice").c_str());
+        list.values.push_back(value);
+    }
+    for (const char* fixed : FIXED)
+        if (list.key == fixed)
+            return fail(Exit::usage, "--set %s: --%s is the same for all runs of a sweep", text.c_str(), fixed);
+    return list;
+}
+// A part of a run's directory name: the value as it was given, without what paths and shells would
+// take for something else.
+std::string name_part(const List& list, const std::string& value) {
+    std::string text = list.key + "=" + value;
+    for (char& c : text)
+        if (!isalnum(static_cast<unsigned char>(c)) && !strchr("=.+-", c)) c = '-';
+    return text;
+}
+
+// Sets the options of one run as the run itself will, and checks them.
+Status check_run(const SweepRun& run, const std::string& base) {
+    const Command train = train_command();
+    const std::vector<std::string> defaults = flag_values(train.flags);
+    std::vector<const Flag*> given;
+    for (const std::string& argument : run.arguments) {
+        const size_t equals = argument.find('=');
+        const std::string name = argument.substr(0, equals);
+        const auto row = std::ranges::find(train.flags, name, &Flag::name);
+        std::vector<std::string> known;
+        for (const Flag& f : train.flags) known.push_back(f.name);
+        if (row == train.flags.end())
+            return fail(Exit::usage, "--set %s: unknown option %s%s", argument.substr(2).c_str(), name.c_str(),
+                        did_you_mean(name, known).c_str());
+        if (Status s = flag_set(*row, {argument.substr(equals + 1)}); !s.ok())
+            return fail(s.code, "--set %s", s.message.c_str() + 2);
+        given.push_back(&*row);
+    }
+    TRY(command_read_toml(train, base, "the sweep's options", &given));
+    const Status rules = check_rules(train.flags, defaults);
+    return rules.ok() ? rules : fail(rules.code, "--set, %s: %s", run.name.c_str(), rules.message.c_str());
+}
+}    // namespace
+
+Result<std::vector<SweepRun>> sweep_runs(const std::vector<std::string>& lists, const std::string& base) {
+    constexpr size_t MOST = 1000;
+    std::vector<SweepRun> runs = {{}};
+    std::set<std::string> keys, names;
+    for (const std::string& text : lists) {
+        const List list = TRY(list_parse(text));
+        if (!keys.insert(list.key).second)
+            return fail(Exit::usage, "--set %s: there is a list for %s already", text.c_str(), list.key.c_str());
+        std::vector<SweepRun> more;
+        for (const SweepRun& run : runs)
+            for (const std::string& value : list.values) {
+                more.push_back(run);
+                more.back().name += (run.name.empty() ? "" : "_") + name_part(list, value);
+                more.back().arguments.push_back("--" + list.key + "=" + value);
+            }
+        runs = std::move(more);
+        if (runs.size() > MOST)
+            return fail(Exit::usage, "--set: %zu runs or more; expected at most %zu", runs.size(), MOST);
+    }
+    for (const SweepRun& run : runs) {
+        if (!names.insert(run.name).second || run.name.size() > 200)
+            return fail(Exit::usage, "--set: %s would be the directory of %s; give other values", run.name.c_str(),
+                        run.name.size() > 200 ? "a run, and is too long a name" : "two runs");
+        TRY(check_run(run, base));
+    }
+    return runs;
+}
+
+// ---- processes ----------------------------------------------------------------------------------
+
+namespace {
+volatile sig_atomic_t sweep_signal = 0;
+volatile pid_t child = 0;
+
+// A terminal or a launcher may send its signal to the run, too, for which a second signal of the
+// same number is fatal. SIGHUP is another number: it asks for a checkpoint all the same.
+void pass_on(int s) {
+    if (!sweep_signal && child > 0) kill(child, SIGHUP);
+    sweep_signal = s;
+}
+sigset_t stopping_signals() {
+    sigset_t all;
+    sigemptyset(&all);
+    for (int s : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&all, s);
+    return all;
+}
+
+// Runs this program with the arguments; output: a file for both of its outputs, or -1. Returns the
+// exit code, as a shell counts it; -1: no process could be started.
+int run_program(std::vector<std::string> arguments, int output) {
+    arguments.insert(arguments.begin(), program_invocation_name);
+    std::vector<char*> words;
+    for (std::string& argument : arguments) words.push_back(argument.data());
+    words.push_back(nullptr);
+    const pid_t parent = getpid();
+    // No signal comes between the start of the process and the assignment of its number.
+    const sigset_t held = stopping_signals();
+    sigset_t before;
+    sigprocmask(SIG_BLOCK, &held, &before);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGHUP);    // a killed sweep leaves no run behind
+        if (getppid() != parent) end_process(Exit::run);
+        if (output >= 0) dup2(output, STDOUT_FILENO), dup2(output, STDERR_FILENO);
+        sigprocmask(SIG_SETMASK, &before, nullptr);
+        execv("/proc/self/exe", words.data());
+        end_process(Exit::run);
+    }
+    child = pid;
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0) return -1;
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    child = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// ---- the table ----------------------------------------------------------------------------------
+
+constexpr int NOT_ENDED = -1;
+struct Row {
+    SweepRun run;
+    int code = NOT_ENDED;
+    int64_t steps = 0, tokens = 0;
+    double loss = NAN, val_loss = NAN, lowest = NAN, seconds = 0;    // loss: mean of the last LOSSES steps
+    bool diverged() const { return code == int(Exit::diverged); }
+    bool ended() const { return code == 0 || diverged(); }
+};
+constexpr size_t LOSSES = 10;
+
+Status read_row(const std::string& dir, Row& row) {
+    std::vector<double> losses;
+    if (access((dir + "/metrics.jsonl").c_str(), F_OK) != 0) return {};
+    TRY(read_metrics(dir, [&](const nlohmann::json& line, const std::string&) {
+        auto number = [&](const char* key, double none) {
+            const auto at = line.find(key);
+            return at != line.end() && at->is_number() ? at->get<double>() : none;
+        };
+        losses.push_back(number("loss", NAN));
+        row.steps = int64_t(number("step", 0)), row.tokens = int64_t(number("tokens", 0));
+        row.seconds += number("ms", 0) / 1000;
+        row.val_loss = number("val_loss", row.val_loss);
+        row.lowest = std::fmin(row.lowest, row.val_loss);
+        return Status{};
+    }));
+    const size_t last = std::min(losses.size(), LOSSES);
+    if (last) row.loss = 0;
+    for (size_t i = losses.size() - last; i < losses.size(); i++) row.loss += losses[i] / double(last);
+    return {};
+}
+
+// Runs that ended well come first, by their loss on the validation data if they have any.
+std::vector<const Row*> sorted(const std::vector<Row>& rows) {
+    const bool validated = std::ranges::any_of(rows, [](const Row& r) { return std::isfinite(r.val_loss); });
+    auto key = [&](const Row* r) {
+        const double loss = validated ? r->val_loss : r->loss;
+        return std::pair{r->code != 0, std::isfinite(loss) ? loss : double(INFINITY)};
+    };
+    std::vector<const Row*> all;
+    for (const Row& r : rows) all.push_back(&r);
+    std::ranges::stable_sort(all, {}, key);
+    return all;
+}
+std::string state_text(const Row& row, bool best) {
+    if (row.code == NOT_ENDED) return "not ended";
+    return row.diverged() ? "diverged" : row.code ? formatted("failed: exit %d", row.code) : best ? "best" : "";
+}
+
+Status write_table(const std::string& path, const std::vector<Row>& rows) {
+    Json list = Json::list();
+    for (const Row* r : sorted(rows)) {
+        Json options = Json::object();
+        for (const std::string& argument : r->run.arguments) {
+            const size_t equals = argument.find('=');
+            options.set(argument.substr(2, equals - 2), argument.substr(equals + 1));
+        }
+        list.add(Json::object("name", r->run.name, "options", options, "exit", r->code, "steps", r->steps, "tokens",
+                              r->tokens, "seconds", r->seconds, "loss", r->loss, "val_loss", r->val_loss,
+                              "lowest_val_loss", r->lowest));
+    }
+    return replace_file(path, Json::object("runs", list).text(1) + "\n");
+}
+void print_rows(const std::vector<Row>& rows) {
+    int longest = 3;
+    for (const Row& r : rows) longest = std::max(longest, int(r.run.name.size()));
+    const std::vector<int> widths = {-longest, 8, 9, 9, 9, 9, 0};
+    auto number = [](double x) { return std::isnan(x) ? Cell("-") : Cell(x, "%.4f"); };
+    print_table_line(widths, {"run", "steps", "loss", "val loss", "lowest", "minutes", ""});
+    const std::vector<const Row*> all = sorted(rows);
+    for (const Row* r : all)
+        print_table_line(widths, {r->run.name, r->steps, number(r->loss), number(r->val_loss), number(r->lowest),
+                                  Cell(r->seconds / 60, "%.1f"), " " + state_text(*r, r == all[0])});
+}
+
+// Exit codes of the runs in a sweep.json, by name; -1: not ended. A file that is damaged counts as
+// none: its runs resume, and have nothing to do if they have ended.
+std::map<std::string, int> codes_before(const std::string& path) {
+    std::map<std::string, int> codes;
+    const Result<std::string> text = read_file(path, 64 << 20);
+    if (!text.ok()) return codes;
+    const Result<nlohmann::json> json = json_parse(text.value, path, 5);
+    if (!json.ok() || !json.value.is_object() || !json.value.contains("runs")) return codes;
+    for (const nlohmann::json& run : json.value["runs"])
+        if (run.is_object() && run.contains("name") && run["name"].is_string() && run.contains("exit") &&
+            run["exit"].is_number_integer())
+            codes[run["name"].get<std::string>()] = run["exit"].get<int>();
+    return codes;
+}
+}    // namespace
+
+// ---- the sweep ----------------------------------------------------------------------------------
+
+namespace {
+struct Sweep {
+    std::string out, options;    // options: the file of those that all runs share
+    std::vector<Row> rows;
+    Progress progress;
+
+    std::vector<std::string> command(const SweepRun& run) const {
+        std::vector<std::string> words = {"train",    "--config", options, "--out", out + "/" + run.name,
+                                          "--resume", "auto"};
+        words.insert(words.end(), run.arguments.begin(), run.arguments.end());
+        return words;
+    }
+    // A dry run finds what the rows of options cannot know: sizes that do not fit together, files.
+    Status try_out(const SweepRun& run) const {
+        const int output = memfd_create("output", MFD_CLOEXEC);
+        if (output < 0) return fail(Exit::io, "--set: no memory file: %s", strerror(errno));
+        std::vector<std::string> words = command(run);
+        words.push_back("--dry-run");
+        const int code = run_program(words, output);
+        std::string text = read_file("/proc/self/fd/" + std::to_string(output), 1 << 20).value;
+        close(output);
+        if (code == 0 || sweep_signal) return {};
+        // The message alone, without the notes before it and the hint behind it.
+        text = text.substr(std::min(text.find("flatgpt train: "), text.size()));
+        text = text.substr(0, std::min(text.find("\ntry flatgpt"), text.find_last_not_of('\n') + 1));
+        return fail(code > 0 && code <= int(Exit::peer) ? Exit(code) : Exit::run, "--set, %s is refused:\n  %s",
+                    run.name.c_str(), text.c_str());
+    }
+    Status run_all();
+    Status outcome() const;
+};
+
+Status Sweep::run_all() {
+    for (size_t i = 0; i < rows.size() && !sweep_signal; i++) {
+        Row& row = rows[i];
+        const std::string dir = out + "/" + row.run.name;
+        if (row.ended()) {
+            progress.note(formatted("run %zu of %zu, %s, has ended already", i + 1, rows.size(), row.run.name.c_str()));
+            continue;
+        }
+        progress.note(formatted("run %zu of %zu: %s", i + 1, rows.size(), dir.c_str()));
+        const int code = run_program(command(row.run), -1);
+        if (code < 0) return fail(Exit::run, "--set: no process can be started: %s", strerror(errno));
+        const bool stopped = sweep_signal || code == int(Exit::sigint) || code == int(Exit::sigterm);
+        row = {.run = row.run, .code = stopped ? NOT_ENDED : code};
+        TRY(read_row(dir, row));
+        TRY(write_table(out + "/sweep.json", rows));
+        if (stopped && !sweep_signal) sweep_signal = code - 128;
+    }
+    return {};
+}
+Status Sweep::outcome() const {
+    if (sweep_signal)
+        return fail(sweep_signal == SIGINT ? Exit::sigint : Exit::sigterm,
+                    "the sweep was stopped by a signal; the same command goes on with it");
+    print_rows(rows);
+    for (const Row& r : rows)
+        if (!r.ended())
+            return fail(r.code <= int(Exit::peer) ? Exit(r.code) : Exit::run,
+                        "%s failed with exit code %d; the same command starts it again", r.run.name.c_str(), r.code);
+    const bool all = std::ranges::all_of(rows, &Row::diverged);
+    return all ? fail(Exit::diverged, "every run diverged; lower rates may help") : Status{};
+}
+}    // namespace
+
+Status sweep(const std::vector<std::string>& lists, const std::string& out, const std::string& resolved) {
+    const RankInfo here = TRY(comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); }));
+    if (here.ranks > 1)
+        return fail(Exit::usage, "--set: a sweep starts its runs itself, each in one process; found %d ranks of %s",
+                    here.ranks, here.launcher.c_str());
+    std::string base;
+    std::istringstream lines(resolved);
+    for (std::string line; std::getline(lines, line);)
+        if (!line.starts_with("set = ") && !line.starts_with("resume = ")) base += line + "\n";
+    Sweep s;
+    s.out = without_slashes(out);
+    s.options = s.out + "/sweep.toml";
+    for (SweepRun& run : TRY(sweep_runs(lists, base))) s.rows.push_back({.run = run});
+    if (!checkpoint_list(s.out).empty())
+        return fail(Exit::usage, "--out %s holds a run; a sweep needs a directory of its own", s.out.c_str());
+    std::error_code error;
+    const bool made = std::filesystem::create_directories(s.out, error);
+    const int lock = error ? -1 : open(s.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock < 0)
+        return fail(Exit::io, "--out %s: cannot be created: %s", s.out.c_str(),
+                    error ? error.message().c_str() : strerror(errno));
+    if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+        return fail(Exit::usage, "--out %s: another sweep is using this directory", s.out.c_str());
+    struct sigaction action = {};
+    action.sa_handler = pass_on;
+    action.sa_flags = SA_RESTART;
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+    // With other options, runs that have ended may have more to do.
+    const Result<std::string> before = read_file(s.options, 1 << 20);
+    const bool same = before.ok() && before.value == base;
+    const std::map<std::string, int> codes = same ? codes_before(s.out + "/sweep.json") : std::map<std::string, int>{};
+    TRY(replace_file(s.options, base));
+    for (Row& row : s.rows) {
+        if (sweep_signal) break;
+        if (const auto known = codes.find(row.run.name); known != codes.end()) row.code = known->second;
+        const Status there = row.ended() ? read_row(s.out + "/" + row.run.name, row) : s.try_out(row.run);
+        if (there.ok()) continue;
+        if (made) unlink(s.options.c_str()), rmdir(s.out.c_str());
+        return there;
+    }
+    TRY(s.run_all());
+    return s.outcome();
+}
