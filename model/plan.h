@@ -28,8 +28,9 @@ struct Plan {
     // squared log-sum-exp). Both losses are means over all positions, with or without targets. In
     // each layer their gradients are added, but the reported loss does not include them.
     float balance = 0, router_z_loss = 0;
-    WeightFormats stored = {};    // packed parameters' formats
-    bool weighted = false;        // gradients of positions have factors (Gpt::loss)
+    LossPenalties penalties = {};    // loss on tokens, without a teacher
+    WeightFormats stored = {};       // packed parameters' formats
+    bool weighted = false;           // gradients of positions have factors (Gpt::loss)
     int64_t max_tokens() const { return int64_t(B) * S; }
 };
 struct MemoryRow {

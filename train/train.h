@@ -38,9 +38,9 @@ struct TrainOptions {
     double save_minutes = 15;
     bool keep_best = true;
     double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
-    double dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
+    double z_loss = 0, dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
-    bool init = false, resize_vocab = false;
+    bool init = false, zero_init = false, resize_vocab = false;
     std::string train_only, lora_targets = "all";
     int lora_rank = 0;
     double lora_alpha = 0, lora_dropout = -1, lora_plus = 1;
