@@ -238,7 +238,7 @@ void Gpt::head_loss(int n, int rows, bool train, float scale, bool weighted) {
     Input* to = train ? dhead : nullptr;
     auto by_tokens = [&] {
         op.cross_entropy(losses + n, to, head, batch.target() + n, weighted ? position_weights + n : nullptr, scale,
-                         c.logits_of(), rows, c.V, c.Vp());
+                         plan.penalties, c.logits_of(), rows, c.V, c.Vp());
     };
     auto by_teacher = [&](Gpt& from) {
         from.head_forward(from.head, from.op.at(from.lnf, int64_t(n) * from.c.C), rows);
@@ -305,7 +305,7 @@ void Gpt::recompute(int l) {
         return block_forward(l, c.post_norm() ? dt : nullptr, nullptr, BlockPart::recomputed);
     if (plan.recompute == Recompute::none) return;
     norm_forward(op, t.ln1, t.x, norm1(l), N, c.C);
-    if (p.qw)
+    if (c.rope(l).norms())
         op.rope_forward(t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], B, S, nullptr, c.heads(l),
                         c.rope(l));
     norm_forward(op, t.ln2, c.parallel == Parallel::none ? t.x2 : t.x, norm2(l), N, c.C);

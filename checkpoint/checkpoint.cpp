@@ -14,6 +14,7 @@
 #include "foreign.h"
 #include "gguf.h"
 #include "manifest.h"
+#include "nanochat.h"
 #include "base/console.h"
 #include "base/memory.h"
 #include "files/json_write.h"
@@ -426,7 +427,8 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
     if (stat(path.c_str(), &there))
         return errno == ENOENT || errno == ENOTDIR ? no_model(path)
                                                    : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
-    if (!S_ISDIR(there.st_mode) || exists(path + "/config.json") || exists(path + "/MANIFEST") || is_adapter(path)) {
+    if (!S_ISDIR(there.st_mode) || exists(path + "/config.json") || exists(path + "/MANIFEST") || is_adapter(path) ||
+        !nanochat_weights(path).empty()) {
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
                         path.c_str(), which.c_str());

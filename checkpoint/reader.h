@@ -13,8 +13,9 @@ struct ModelSource;
 struct FileRows {
     int64_t file, memory, count;
 };
-// Strips the family's longest matching prefix from a name. The Hub's own gpt2 has no prefix.
-std::string bare_name(const std::string& name, const Family& family);
+// Renames a tensor of a file as Family::renames says, then strips the family's longest matching
+// prefix. The Hub's own gpt2 has no prefix.
+std::string bare_name(std::string name, const Family& family);
 std::vector<FileRows> file_rows(const Config& c, const Tensor& t, const Piece& p);
 
 // Reads elements [first, first + n) of a tensor as floats, in the model's order. Threads may call

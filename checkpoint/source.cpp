@@ -8,6 +8,7 @@
 #include "data/tokenizer_files/tokenizer_gguf.h"
 #include "foreign.h"
 #include "gguf.h"
+#include "nanochat.h"
 
 static bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
@@ -26,8 +27,9 @@ Result<Config> checkpoint_config(const ModelSource& m) {
     TRY(m.opened);
     if (m.gguf) return gguf_config(*m.gguf);
     if (is_adapter(m.path)) return adapter_config(m);
-    const std::string path = m.path + "/config.json";
-    const Config c = TRY(config_parse(TRY(read_file(path, 1 << 20)), path));
+    const std::string nanochat = nanochat_weights(m.path), path = nanochat.empty() ? m.path + "/config.json" : nanochat;
+    const Config c = nanochat.empty() ? TRY(config_parse(TRY(read_file(path, 1 << 20)), path))
+                                      : TRY(nanochat_config(nanochat));
     // The claimed sizes are compared with the files' bytes before memory is allocated for them: an
     // element has at least two bytes. A config.json without weights is valid, too.
     int64_t least = 2 * config_parameters(c), found = 0;

@@ -16,6 +16,7 @@
 #include "foreign.h"
 #include "gguf.h"
 #include "manifest.h"
+#include "nanochat.h"
 #include "tensor_check.h"
 #include "base/file.h"
 #include "base/pool.h"
@@ -39,7 +40,9 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 }
 }    // namespace
 
-std::string bare_name(const std::string& name, const Family& family) {
+std::string bare_name(std::string name, const Family& family) {
+    for (auto [from, to] : family.renames)
+        if (const size_t at = name.find(from); at != name.npos) name.replace(at, strlen(from), to);
     size_t longest = 0;
     for (const std::string_view prefix : family.prefixes)
         if (name.starts_with(prefix)) longest = std::max(longest, prefix.size());
@@ -150,6 +153,7 @@ Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir,
     std::string one = dir + "/" + stem + ".safetensors", index = one + ".index.json";
     if (const std::string torch = dir + "/pytorch_model.bin"; stem == "model" && !there(one) && !there(index)) {
         if (there(torch)) return std::vector{torch};
+        if (const std::string nanochat = nanochat_weights(dir); !nanochat.empty()) return std::vector{nanochat};
         if (there(torch + ".index.json")) index = torch + ".index.json";
     }
     if (there(one) || !there(index)) return std::vector{one};

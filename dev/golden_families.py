@@ -83,6 +83,10 @@ MODELS = {
                                 eos_token_id=None), False),
     "mpt": ("mpt", dict(vocab_size=V, d_model=12, n_layers=2, n_heads=6, max_seq_len=T), False),
     "arcee": ("arcee", dict(LLAMA, mlp_bias=True), False),
+    "nanochat": ("nanochat", dict(LLAMA, final_logit_softcapping=2.0, rope_parameters=dict(
+        rope_type="default", rope_theta=100.0)), True),
+    "nanochat_biases": ("nanochat", dict(LLAMA, attention_bias=True, final_logit_softcapping=None, head_dim=8,
+                                         tie_word_embeddings=True), False),
     "mixtral": ("mixtral", dict(LLAMA, num_local_experts=4, num_experts_per_tok=2), True),
     "mixtral_window": ("mixtral", dict(LLAMA, num_local_experts=3, num_experts_per_tok=2, sliding_window=5), False),
     "qwen2_moe": ("qwen2_moe", dict(EXPERTS, shared_expert_intermediate_size=20), True),

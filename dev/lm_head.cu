@@ -22,8 +22,8 @@ __global__ void thread_a_row(float* loss, bf16* d, const bf16* logits, const int
     }
     loss[n] = logf(sum) + (top - logit);
 }
-void cross_entropy_0(float* loss, bf16* d, const bf16* x, const int* target, const float*, float scale, Logits, int N,
-                     int V, int Vp) {
+void cross_entropy_0(float* loss, bf16* d, const bf16* x, const int* target, const float*, float scale, LossPenalties,
+                     Logits, int N, int V, int Vp) {
     launch(thread_a_row, {unsigned(ceil_div(N, 32)), 32}, loss, d, x, target, scale, N, V, Vp);
 }
 
@@ -69,7 +69,8 @@ __global__ void block_a_row(float* loss, bf16* d, const bf16* logits, const int*
     for (int v = V + threadIdx.x; v < Vp; v += blockDim.x) d[row + v] = to_bf16(0);
 }
 template <int W, Sum SUM> void cross_entropy_blocks(float* loss, bf16* d, const bf16* x, const int* target,
-                                                    const float*, float scale, Logits, int N, int V, int Vp) {
+                                                    const float*, float scale, LossPenalties, Logits, int N, int V,
+                                                    int Vp) {
     launch(block_a_row<W, SUM>, {unsigned(N), 1024}, loss, d, x, target, scale, V, Vp);
 }
 
@@ -107,7 +108,7 @@ struct Head {
         for (int n = 0; n < N; n += rows) {
             const int R = std::min(rows, N - n);
             op.linear_forward(logits, x + int64_t(n) * C, w, nullptr, nullptr, R, C, Vp, {});
-            op.cross_entropy(loss + n, logits, logits, target + n, nullptr, 1, {}, R, V, Vp);
+            op.cross_entropy(loss + n, logits, logits, target + n, nullptr, 1, {}, {}, R, V, Vp);
             op.linear_backward(dx + int64_t(n) * C, {dw, n > 0}, nullptr, logits, x + int64_t(n) * C, w, R, C, Vp, {});
         }
     }
@@ -122,7 +123,7 @@ Check check_head(const Ops<bf16>& op, int rows) {
     Numbers logits(size_t(N * Vp)), dx(x.size()), dw(w.size());
     std::vector<float> losses(size_t(N), 0);
     ref.linear_forward(logits.data(), x.data(), w.data(), nullptr, nullptr, N, C, Vp, {});
-    ref.cross_entropy(losses.data(), logits.data(), logits.data(), y.data(), nullptr, 1, {}, N, V, Vp);
+    ref.cross_entropy(losses.data(), logits.data(), logits.data(), y.data(), nullptr, 1, {}, {}, N, V, Vp);
     ref.linear_backward(dx.data(), {dw.data(), true}, nullptr, logits.data(), x.data(), w.data(), N, C, Vp, {});
     Array<float> loss(m, N), dwd(m, Numbers(w.size(), 0));
     Array<bf16> xd(m, x), wd(m, w), dxd(m, N * C), buffer(m, int64_t(rows) * Vp);

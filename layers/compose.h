@@ -235,12 +235,13 @@ inline void ffn_backward(const Table& op, Activation* dx, const FfnGradients& d,
 inline void rope_forward(const Table& op, Activation* qkv_rot, float* rstd, const Activation* qkv, const Parameter* qw,
                          const Parameter* kw, const float* cos_sin, int B, int S, const int* pos, const Heads& h,
                          const QkNormRope& t) {
-    if (t.dims || qw) op.rope_forward(qkv_rot, rstd, qkv, qw, kw, cos_sin, B, S, pos, h, t);
+    if (t.dims || t.norms()) op.rope_forward(qkv_rot, rstd, qkv, qw, kw, cos_sin, B, S, pos, h, t);
 }
 inline void rope_backward(const Table& op, Activation* d, Gradient* dqw, Gradient* dkw, const Activation* qkv,
                           const Parameter* qw, const Parameter* kw, const float* cos_sin, const float* rstd, int B,
                           int S, const Heads& h, const QkNormRope& t) {
-    if (t.dims || qw) op.rope_backward(d, dqw, dkw, qw ? qkv : nullptr, qw, kw, cos_sin, rstd, B, S, h, t);
+    if (t.dims || t.norms())
+        op.rope_backward(d, dqw, dkw, t.norms() ? qkv : nullptr, qw, kw, cos_sin, rstd, B, S, h, t);
 }
 // y = attention over the cache, after the norm and rotation of queries and keys. keep: a later step
 // reads qkv_rot. Shapes: rope_forward and attention_cached in operations.inc.
@@ -248,7 +249,7 @@ inline void rope_attention_cached(const Table& op, Input* y, Activation* qkv_rot
                                   const Parameter* qw, const Parameter* kw, const float* cos_sin, const Pages& cache,
                                   int B, int S, const int* rope_pos, const int* pos, const Heads& h,
                                   const QkNormRope& t, bool keep) {
-    if (op.rope_attention_cached && (t.dims || qw) && !keep)
+    if (op.rope_attention_cached && (t.dims || t.norms()) && !keep)
         return op.rope_attention_cached(y, qkv_rot, rstd, qkv, qw, kw, cos_sin, cache, B, S, rope_pos, pos, h, t);
     rope_forward(op, qkv_rot, rstd, qkv, qw, kw, cos_sin, B, S, rope_pos, h, t);
     op.attention_cached(y, qkv_rot, cache, B, S, pos, h);

@@ -6,7 +6,9 @@
 // log(sum) + (top - target's logit), which is finite where -log(p) is not.
 //
 // The first pass computes shaped logits (scaled, capped) twice: for `top` and for exp. It also
-// multiplies by dz/dx, the gradient's factor, because its result may overwrite x.
+// multiplies by dz/dx, the gradient's factor, because its result may overwrite x. With label
+// smoothing, whose gradient is no multiple of an exponential, it writes the shaped logits instead,
+// and the second pass computes exp again.
 #include "layers/simd/tanh.h"
 
 namespace ISA {
@@ -26,10 +28,18 @@ template <Shape shape> INLINE Shaped shaped(vf x, Logits l) {
     return {t * l.cap, (1 - t * t) * l.scale};
 }
 
-// Returns the loss of one row; d, if not null, gets the gradient. e (V) holds the exponentials: d
-// itself if it has floats, which may be x.
-template <Shape shape, class D>
-INLINE float row(D* d, float* e, const float* x, int target, float scale, Logits l, int V, int Vp) {
+// dz/dx of a shaped logit z.
+template <Shape shape> INLINE vf slope_of(vf z, Logits l) {
+    if constexpr (shape == Shape::plain) return set1(1);
+    if constexpr (shape == Shape::scaled) return set1(l.scale);
+    const vf part = z * (1 / l.cap);
+    return (1 - part * part) * l.scale;
+}
+
+// Returns the loss of one row; d, if not null, gets the gradient. e (V) holds the exponentials or,
+// if `smooth`, the shaped logits: d itself if it has floats, which may be x.
+template <Shape shape, bool smooth, class D>
+INLINE float row(D* d, float* e, const float* x, int target, float scale, LossPenalties more, Logits l, int V, int Vp) {
     constexpr bool plain = shape == Shape::plain;
     const int size = int(4096 + V / PIECES);    // at most PIECES pieces
     const Shaped of_target = shaped<shape>(set1(x[target]), l);
@@ -50,19 +60,26 @@ INLINE float row(D* d, float* e, const float* x, int target, float scale, Logits
             const Shaped logit = shaped<shape>(at.get(x + from + i), l);
             vf v = at.fill_rest(exp(logit.z - tops[p]), 0);
             s += v;
-            if (d) at.put(e + from + i, plain ? v : v * logit.slope);
+            if (d) at.put(e + from + i, smooth ? logit.z : plain ? v : v * logit.slope);
         });
         total += sum(s);
     }
-    auto factor = [&](int p) { return scale / total * scalar_exp(tops[p] - top); };
+    const float lse = __builtin_logf(total) + top, even = scale * more.label_smoothing / float(V);
+    const float of_lse = more.z_loss != 0 ? scale * (1 + 2 * more.z_loss * lse) : scale;
+    auto factor = [&](int p) { return of_lse / total * (smooth ? 1 : scalar_exp(tops[p] - top)); };
+    auto gradient = [&](vf of, float f) {    // without the label; of: an element of e
+        if constexpr (!smooth) return of * f;
+        return (exp(of - top) * f - even) * slope_of<shape>(of, l);
+    };
     if (d) {
-        const float label = rounded_product(set1(e[target] * factor(target / size)))[0];
+        const float at_target = rounded_product(gradient(set1(e[target]), factor(target / size)))[0];
         for (int p = 0, from = 0; from < V; p++, from += size) {
             const float f = factor(p);
             each_vector(least(size, V - from),
-                        [&](int64_t i, auto at) { at.put(d + from + i, at.get(e + from + i) * f); });
+                        [&](int64_t i, auto at) { at.put(d + from + i, gradient(at.get(e + from + i), f)); });
         }
-        store_some(d + target, set1(label - (plain ? scale : scale * of_target.slope[0])), 1);
+        const float label = scale * (1 - more.label_smoothing);
+        store_some(d + target, set1(at_target - (plain ? label : label * of_target.slope[0])), 1);
         __builtin_memset(d + V, 0, size_t(Vp - V) * sizeof(D));
     }
     return __builtin_logf(total) + (top - of_target.z[0]);
@@ -75,8 +92,9 @@ template <class D> static int64_t scratch_bytes(int V) {
 }
 template <class P> static int64_t scratch_of(const CallSizes& call) { return scratch_bytes<P>(call.in); }
 
-template <Shape shape, class D> static void rows(float* loss, D* dlogits, const float* logits, const int* target,
-                                                 const float* weights, float scale, Logits l, int N, int V, int Vp) {
+template <Shape shape, bool smooth, class D> static void rows(float* loss, D* dlogits, const float* logits,
+                                                              const int* target, const float* weights, float scale,
+                                                              LossPenalties more, Logits l, int N, int V, int Vp) {
     float* scratch = static_cast<float*>(cpu_scratch(scratch_bytes<D>(V)));
     each_range(N, 1, int64_t(N) * V, [&](Range r, int worker) {
         for (int64_t n = r.from; n < r.to; n++) {
@@ -84,17 +102,20 @@ template <Shape shape, class D> static void rows(float* loss, D* dlogits, const 
             float* e = scratch + int64_t(worker) * padded(V);
             if constexpr (sizeof(D) == sizeof(float)) e = d;
             const float factor = weights ? scale * weights[n] : scale;
-            loss[n] = target[n] < 0 ? 0 : row<shape>(d, e, logits + n * Vp, target[n], factor, l, V, Vp);
+            loss[n] = target[n] < 0 ? 0 : row<shape, smooth>(d, e, logits + n * Vp, target[n], factor, more, l, V, Vp);
             if (target[n] < 0 && d) __builtin_memset(d, 0, size_t(Vp) * sizeof(D));
         }
     });
 }
 template <class P> static void cross_entropy(float* loss, P* dlogits, const float* logits, const int* target,
-                                             const float* weights, float scale, Logits l, int N, int V, int Vp) {
-    const auto run = l.cap != 0     ? rows<Shape::capped, P>
-                     : l.scale != 1 ? rows<Shape::scaled, P>
-                                    : rows<Shape::plain, P>;
-    run(loss, dlogits, logits, target, weights, scale, l, N, V, Vp);
+                                             const float* weights, float scale, LossPenalties more, Logits l, int N,
+                                             int V, int Vp) {
+    const bool smooth = more.label_smoothing != 0;
+    const auto run = l.cap != 0     ? smooth ? rows<Shape::capped, true, P> : rows<Shape::capped, false, P>
+                         : l.scale != 1 ? smooth ? rows<Shape::scaled, true, P> : rows<Shape::scaled, false, P>
+                         : smooth ? rows<Shape::plain, true, P>
+                                    : rows<Shape::plain, false, P>;
+    run(loss, dlogits, logits, target, weights, scale, more, l, N, V, Vp);
 }
 
 // ---- distillation -------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ template <bool PLAIN> struct Shape {
 // KEEP: the row stays in shared memory. dlogits null: loss only.
 template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds__(THREADS, 2)
     cross_entropy_row(float* loss, T* dlogits, const T* logits, const int* target, const float* weights, float scale,
-                      Shape<PLAIN> shape, int V, int Vp) {
+                      LossPenalties more, Shape<PLAIN> shape, int V, int Vp) {
     const int64_t n = blockIdx.x;
     const T* x = logits + n * Vp;
     const int vectors = V / W;    // whole vectors; the rest goes element by element
@@ -102,10 +102,11 @@ template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds
 
     T* d = dlogits + n * Vp;
     if (weights) scale *= weights[n];
-    const float factor = scale / sum;
+    const float of_lse = more.z_loss != 0 ? 1 + 2 * more.z_loss * (logf(sum) + top) : 1;
+    const float factor = scale * of_lse / sum, even = more.label_smoothing / V;
     auto slope = [&](float x) {
         const float z = shape.value(x);
-        return Softmax::exp(z - top) * factor * shape.slope(z);
+        return (Softmax::exp(z - top) * factor - scale * even) * shape.slope(z);
     };
     each_vector<W>(KEEP ? kept : x, vectors, [&](int i, const Vec<T, W>& v) {    // vectors that this thread stored
         Vec<T, W> g;
@@ -115,7 +116,9 @@ template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds
     for (int v = vectors * W + threadIdx.x; v < Vp; v += blockDim.x)
         d[v] = from_float<T>(v < V ? slope(to_float(x[v])) : 0.0f);
     __syncthreads();    // another thread has written the target's element
-    if (threadIdx.x == 0) d[y] = from_float<T>((Softmax::exp(logit - top) / sum - 1) * scale * shape.slope(logit));
+    const float label = 1 - more.label_smoothing + even;
+    if (threadIdx.x == 0)
+        d[y] = from_float<T>((Softmax::exp(logit - top) * of_lse / sum - label) * scale * shape.slope(logit));
 }
 
 // Bytes of a multiprocessor's shared memory. The system reserves 1 KB of it for each block.
@@ -125,20 +128,23 @@ int64_t shared_bytes() {
 }
 
 template <class T, int W, bool PLAIN> void run(float* loss, T* dlogits, const T* logits, const int* target,
-                                               const float* weights, float scale, Shape<PLAIN> z, int N, int V,
-                                               int Vp) {
+                                               const float* weights, float scale, LossPenalties more, Shape<PLAIN> z,
+                                               int N, int V, int Vp) {
     const int64_t row = round_up(V, W) * sizeof(T), threads = round_up(ceil_div(V, W * AHEAD<W>), 32);
     Launch grid = {dim3(unsigned(N)), dim3(unsigned(threads < THREADS ? threads : THREADS))};
     if (W > 1 && dlogits && 2 * (row + 2048) <= shared_bytes()) {
         grid.shared = size_t(row);
-        launch(cross_entropy_row<T, W, W != 1, PLAIN>, grid, loss, dlogits, logits, target, weights, scale, z, V, Vp);
-    } else launch(cross_entropy_row<T, W, false, PLAIN>, grid, loss, dlogits, logits, target, weights, scale, z, V, Vp);
+        launch(cross_entropy_row<T, W, W != 1, PLAIN>, grid, loss, dlogits, logits, target, weights, scale, more, z, V,
+               Vp);
+    } else
+        launch(cross_entropy_row<T, W, false, PLAIN>, grid, loss, dlogits, logits, target, weights, scale, more, z, V,
+               Vp);
 }
 template <class T> void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, const float* weights,
-                                      float scale, Logits z, int N, int V, int Vp) {
+                                      float scale, LossPenalties more, Logits z, int N, int V, int Vp) {
     auto with = [&](auto shape) {
-        if (rows_align<T>(Vp)) run<T, VEC<T>>(loss, dlogits, logits, target, weights, scale, shape, N, V, Vp);
-        else run<T, 1>(loss, dlogits, logits, target, weights, scale, shape, N, V, Vp);
+        if (rows_align<T>(Vp)) run<T, VEC<T>>(loss, dlogits, logits, target, weights, scale, more, shape, N, V, Vp);
+        else run<T, 1>(loss, dlogits, logits, target, weights, scale, more, shape, N, V, Vp);
     };
     if (z.scale == 1 && z.cap == 0) with(Shape<true>{z});
     else with(Shape<false>{z});

@@ -151,7 +151,8 @@ struct QkNormRope {
     bool interleaved = false;    // pairs are (2i, 2i+1), else (i, i + dims/2)
     // head: one norm per head. all: one over a position's query heads, one over its key heads.
     enum class QkNorm { none, head, all } norm = {};
-    float eps = 1e-6f, plus = 0;               // QK-norm's, as in Norm
+    float eps = 1e-6f, plus = 0;    // QK-norm's, as in Norm
+    bool norms() const { return norm != QkNorm::none; }
     int rstd_count(int NH, int NKV) const {    // floats of rstd per position
         return norm == QkNorm::none ? 0 : norm == QkNorm::all ? 2 : NH + NKV;
     }
@@ -183,6 +184,13 @@ struct Routes {
 // temperature T, mix * T^2 KL(teacher || student), and of the loss on tokens, 1 - mix.
 struct Distillation {
     float temperature = 1, mix = 0.5f;
+};
+// Terms of the training loss beside cross entropy, by their gradients alone: reported losses are
+// cross entropy. z_loss: factor of lse(z)^2, which keeps the sum of the logits' exponentials near 1
+// (Chowdhery et al. 2022, section 5). label_smoothing e: the target has the probability 1 - e, and
+// all tokens share e evenly (Szegedy et al. 2016), as torch.nn.CrossEntropyLoss has it.
+struct LossPenalties {
+    float z_loss = 0, label_smoothing = 0;
 };
 // Logits from the head's product x: cap * tanh(scale x / cap), or scale x if cap is 0.
 struct Logits {

@@ -14,9 +14,7 @@ INLINE Group group_of(int heads, Heads h, QkNormRope t) {
     return {heads, all ? 1 : heads, all ? heads * h.HS : h.HS};
 }
 INLINE int64_t row_of(Heads h) { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
-INLINE int sums_of(Group q, Group k, QkNormRope t) {
-    return t.norm == QkNormRope::QkNorm::none ? 0 : q.count + k.count;
-}
+INLINE int sums_of(Group q, Group k, QkNormRope t) { return t.norms() ? q.count + k.count : 0; }
 
 // Calls f(i, lanes, u, v) for vectors of a head's pairs, from pair i on. u has the first elements,
 // v the second ones; f replaces them through references.
@@ -63,19 +61,24 @@ template <bool back> INLINE void rotate(float* y, const float* x, const float* c
     t.interleaved ? rotate<true, back>(y, x, cos_sin, t.dims, HS) : rotate<false, back>(y, x, cos_sin, t.dims, HS);
 }
 
+// A norm's factors of channels d and following: 1 without weights.
+template <class At, class P> INLINE vf weight(At at, const P* w, int64_t d, QkNormRope t) {
+    return w ? at.get(w + d) + t.plus : set1(1);
+}
+
 // Writes the queries or keys of one position, normed and then rotated, to y.
 template <class P> INLINE void forward_group(float* y, float* rstd, const float* x, const P* w, const float* cos_sin,
                                              Group g, Heads h, QkNormRope t) {
-    for (int i = 0; t.norm != QkNormRope::QkNorm::none && i < g.count; i++, rstd++) {
+    for (int i = 0; t.norms() && i < g.count; i++, rstd++) {
         const float* xi = x + int64_t(i) * g.size;
         float* yi = y + int64_t(i) * g.size;
         vf q = {};
         each_vector(g.size, [&](int64_t d, auto at) { q += at.get(xi + d) * at.get(xi + d); });
         const float r = 1 / __builtin_sqrtf(sum(q) / float(g.size) + t.eps);
-        each_vector(g.size, [&](int64_t d, auto at) { at.put(yi + d, at.get(xi + d) * r * (at.get(w + d) + t.plus)); });
+        each_vector(g.size, [&](int64_t d, auto at) { at.put(yi + d, at.get(xi + d) * r * weight(at, w, d, t)); });
         *rstd = r;
     }
-    const float* from = t.norm == QkNormRope::QkNorm::none ? x : y;
+    const float* from = t.norms() ? y : x;
     for (int i = 0; i < g.heads; i++) rotate<false>(y + i * h.HS, from + i * h.HS, cos_sin, t, h.HS);
 }
 
@@ -83,19 +86,19 @@ template <class P> INLINE void forward_group(float* y, float* rstd, const float*
 template <class P> INLINE void backward_group(float* d, float* part, const float* x, const P* w, const float* cos_sin,
                                               const float* rstd, Group g, Heads h, QkNormRope t) {
     for (int i = 0; i < g.heads; i++) rotate<true>(d + i * h.HS, d + i * h.HS, cos_sin, t, h.HS);
-    for (int i = 0; t.norm != QkNormRope::QkNorm::none && i < g.count; i++) {
+    for (int i = 0; t.norms() && i < g.count; i++) {
         const float *xi = x + int64_t(i) * g.size, r = rstd[i];
         float* di = d + int64_t(i) * g.size;
         vf gx_sum = {};
         each_vector(g.size, [&](int64_t c, auto at) {
             const vf dc = at.get(di + c), xhat = at.get(xi + c) * r;
-            gx_sum += dc * (at.get(w + c) + t.plus) * xhat;
+            gx_sum += dc * weight(at, w, c, t) * xhat;
             at.put(part + c, at.get(part + c) + dc * xhat);
         });
         const float gx_mean = sum(gx_sum) / float(g.size);
         each_vector(g.size, [&](int64_t c, auto at) {
             const vf xhat = at.get(xi + c) * r;
-            at.put(di + c, r * (at.get(di + c) * (at.get(w + c) + t.plus) - xhat * gx_mean));
+            at.put(di + c, r * (at.get(di + c) * weight(at, w, c, t) - xhat * gx_mean));
         });
     }
 }
@@ -118,7 +121,7 @@ template <class P> void forward(float* y, float* rstd, const float* x, const P* 
 // Number of sums for dqw and dkw in each range of rows.
 int64_t partial_sums(Heads h, QkNormRope t) {
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
-    return t.norm == QkNormRope::QkNorm::none ? 0 : q.size + k.size;
+    return t.norms() ? q.size + k.size : 0;
 }
 int64_t scratch_of(int rows, Heads h, QkNormRope t) {
     return int64_t(sizeof(float)) * least(rows, RANGES) * partial_sums(h, t);

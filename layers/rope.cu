@@ -112,9 +112,7 @@ template <class T, int W, QkNorm NORM, bool INTERLEAVED> __global__ void __launc
     const int head = threadIdx.x / c.lanes;
     const bool there = head < c.heads, key = c.key(head);
     P g(c, threadIdx.x % c.lanes), xs = g, w = g;
-    w.load(there ? c.weights(qw, kw, head) : qw);
-#pragma unroll
-    for (int i = 0; i < 2 * W; i++) w.x[i] += c.t.plus;
+    w.load_factors(there ? c.weights(qw, kw, head) : qw, c.t.plus);
     float sums[2 * W] = {};
     for (int64_t n = blockIdx.x; n < c.N; n += gridDim.x) {
         const int64_t at = n * c.width + head * c.h.HS;
@@ -160,8 +158,7 @@ template <class T, QkNorm NORM, bool INTERLEAVED> __global__ void __launch_bound
         const int64_t at = n * c.width + head * c.h.HS;
         for (int slot = lane; slot < c.slots; slot += c.lanes) {
             P g(c, slot), xs = g, w = g;
-            g.load(d + at), xs.load(x + at), w.load(c.weights(qw, kw, head));
-            for (float& weight : w.x) weight += c.t.plus;
+            g.load(d + at), xs.load(x + at), w.load_factors(c.weights(qw, kw, head), c.t.plus);
             Rotation<1>(c, g, c.rotation(n)).rotate(g);
             f(g, xs, w);
         }
@@ -241,7 +238,7 @@ template void rope_forward(bf16*, float*, const bf16*, const bf16*, const bf16*,
 namespace {
 template <class T> void rope_backward(T* d, Grad<T>* dqw, Grad<T>* dkw, const T* x, const T* qw, const T* kw,
                                       const float* cos_sin, const float* rstd, int B, int S, Heads h, QkNormRope t) {
-    if (t.norm == QkNorm::none) return rotate<T>(d, nullptr, d, nullptr, nullptr, cos_sin, B, S, nullptr, h, t, -1);
+    if (!t.norms()) return rotate<T>(d, nullptr, d, nullptr, nullptr, cos_sin, B, S, nullptr, h, t, -1);
     float* const partial = static_cast<float*>(cuda_scratch(rope_scratch(int64_t(B) * S, h, t)));
     const int parts = std::min(ROPE_PARTS, B * S), width = (h.NH + h.NKV) * h.HS;
     choose<T>(h, t, MAX_KEPT, [&](auto W, auto NORM, auto INTERLEAVED) {

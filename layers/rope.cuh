@@ -30,10 +30,10 @@ struct RopeCall {
         return cos_sin + int64_t(pos ? max(pos[n], 0) : int(n % S)) * t.dims;
     }
     __device__ bool key(int head) const { return head >= h.NH; }
-    // Address of a head's weights.
+    // Address of a head's weights; null: the norm has none.
     template <class T> __device__ T* weights(T* qw, T* kw, int head) const {
         T* const w = key(head) ? kw : qw;
-        return t.norm == QkNorm::all ? w + (key(head) ? head - h.NH : head) * h.HS : w;
+        return w && t.norm == QkNorm::all ? w + (key(head) ? head - h.NH : head) * h.HS : w;
     }
     __device__ int64_t sum_at(int64_t n, int head) const {
         return n * rstd_count + (t.norm == QkNorm::all ? int(key(head)) : head);
@@ -79,12 +79,19 @@ template <int W, bool INTERLEAVED> struct RopeVector {
             ::store<W>(head + at, v);
         });
     }
-    // Applies a norm's weights; w begins at the head's. own: 1 / root mean square.
+    // Loads a norm's factors, w + plus. w begins at the head's weights; null: the factors are 1.
+    template <class T> __device__ void load_factors(const T* w, float plus) {
+        if (w) load(w);
+#pragma unroll
+        for (int i = 0; i < 2 * W; i++) x[i] = w ? x[i] + plus : 1;
+    }
+    // Applies a norm. w, plus: as in load_factors. own: 1 / root mean square.
     template <class T> __device__ void norm(const T* w, float own, float plus) {
         vectors([&](int first, int at) {
-            const Vec<T, W> weight = ::load<W>(w + at);
+            Vec<T, W> weight;
+            if (w) weight = ::load<W>(w + at);
 #pragma unroll
-            for (int i = 0; i < W; i++) x[first + i] *= own * (weight[i] + plus);
+            for (int i = 0; i < W; i++) x[first + i] *= w ? own * (weight[i] + plus) : own;
         });
     }
     __device__ float squares() const {

@@ -53,7 +53,7 @@ inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NOR
 // rope_backward's scratch: for each block of threads, the gradients of QK-norm's weights.
 constexpr int ROPE_PARTS = 512;
 inline int64_t rope_scratch(int64_t N, Heads h, QkNormRope t) {
-    return t.norm == QkNormRope::QkNorm::none ? 0 : std::min<int64_t>(ROPE_PARTS, N) * (h.NH + h.NKV) * h.HS * 4;
+    return t.norms() ? std::min<int64_t>(ROPE_PARTS, N) * (h.NH + h.NKV) * h.HS * 4 : 0;
 }
 
 // A product's scratch: cuBLASLt's workspace and one sum per column. The workspace is four times

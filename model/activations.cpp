@@ -21,11 +21,10 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
     const int C = c.C, post = c.post_norm() ? C : 0;
-    const bool qk = c.qk_norm != QkNormRope::QkNorm::none;
     const int K = c.has_experts(l) ? c.experts_used : 0, gates = c.gates_shared_expert(l);
     return {{&A::x, C, never},
             {&A::qkv, c.qkv_width(), cheap},
-            {&A::qkv_rot, qk ? c.qkv_width() : 0, none, &A::qkv},
+            {&A::qkv_rot, c.rope(l).norms() ? c.qkv_width() : 0, none, &A::qkv},
             {&A::decay_gates, c.heads(l).gates(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},

@@ -74,9 +74,9 @@ struct Config {
     NormKind norm = NormKind::layer;
     NormPlacement norm_placement = NormPlacement::pre;
     Parallel parallel = Parallel::none;
-    bool norm_weight = true, norm_bias = true;
-    bool norm_plus = false;     // the norm's factor is w + 1 (Gemma)
-    bool embed_norm = false;    // a norm follows the embeddings
+    bool norm_weight = true, norm_bias = true;    // norm_weight: of QK-norm, too
+    bool norm_plus = false;                       // the norm's factor is w + 1 (Gemma)
+    bool embed_norm = false;                      // a norm follows the embeddings
     QkNormRope::QkNorm qk_norm = QkNormRope::QkNorm::none;
     // Attention.
     int window = 0;                       // visible positions, the query's own included; 0: all
@@ -98,6 +98,7 @@ struct Config {
     int position_offset = 0;    // rows of wpe before position 0
     int rope_dims = 0;          // rotated channels per head, its first ones
     bool rope_interleaved = false;
+    bool rope_backwards = false;                      // rotates by the opposite angles (nanochat)
     int rope_skip_every = 0;                          // every N-th layer has no RoPE; 0: none
     float rope_theta = 1e4f, rope_local_theta = 0;    // local: theta of layers with a window; 0: rope_theta
     RopeScaling rope_scaling = RopeScaling::none;
@@ -105,8 +106,10 @@ struct Config {
     int rope_original = 0;                                 // trained context; 0: T
     float rope_magnitude = 0;                              // yarn: factor of cos, sin; 0: 1 + ln(factor) / 10
     const Family* family = &GPT2;                          // gives keys and names in files
-    // What a run adds and trains; no part of config.json. trained: patterns of the names of trained
-    // tensors (is_frozen). If it is empty, the adapters are trained, or without them everything.
+    // What a run begins with, adds and trains; no part of config.json. zero_init: the last matrix
+    // of a branch is 0 at first. trained: patterns of the names of trained tensors (is_frozen). If
+    // it is empty, the adapters are trained, or without them everything.
+    bool zero_init = false;
     Adapter adapter = {};
     std::vector<std::string> trained = {};
 

@@ -78,6 +78,7 @@ static std::vector<ConfigRow> position_rows() {
         KIND(&C::position_offset, "position_offset", 0, 1024),
         KIND(&C::rope_dims, "rope_dims", 0, 1 << 16),
         KIND(&C::rope_interleaved, "rope_interleaved", 0, 1),
+        KIND(&C::rope_backwards, "rope_backwards", 0, 1),
         KIND(&C::rope_skip_every, "rope_skip_every", 0, 1024),
         FLATGPT_KEY(&C::rope_theta, "rope_theta", "--rope-theta", "base of RoPE's frequencies; 0: the model's", 1.01,
               1e12, {}, "--position rope"),
@@ -129,7 +130,8 @@ const std::vector<ConfigRow>& config_rows() {
               0, 3, {{"pre"}, {"branch"}, {"sandwich"}, {"post"}}),
         FLATGPT_KEY(&C::parallel, "parallel", "--parallel",
               "attention and feed-forward in parallel, after one norm or two", 0, 2, {{"none"}, {"one"}, {"two"}}),
-        KIND(&C::norm_weight, "norm_weight", 0, 1),
+        FLATGPT_KEY(&C::norm_weight, "norm_weight", "--norm-weight",
+              "norms have weights, QK-norm, too (OLMo, nanochat: none)", 0, 1),
         KIND(&C::norm_bias, "norm_bias", 0, 1),
         KIND(&C::norm_plus, "norm_plus_one", 0, 1),
         KIND(&C::embed_norm, "embedding_norm", 0, 1),
@@ -152,7 +154,9 @@ const std::vector<ConfigRow>& config_rows() {
               "factor of the embeddings; 0: the model's (sinusoidal positions: sqrt(channels))", -1e6, 1e6),
         KIND(&C::branch_scale, "residual_scale", -1e6, 1e6),
         KIND(&C::logit_scale, "logit_scale", -1e6, 1e6),
-        KIND(&C::logit_cap, "logit_softcap", 0, 1000000.0),
+        FLATGPT_KEY(&C::logit_cap, "logit_softcap", "--logit-cap",
+              "logits z become X tanh(z / X), in the loss and in samples (Gemma 2: 30, nanochat: 15); 0: the "
+              "model's", 0, 1000000.0),
     };
     // clang-format on
     static const std::vector<ConfigRow> all = [] {

@@ -101,8 +101,8 @@ class CostModel {
         return (!dw.p ? 0.0 : dw.add ? 2.0 : 1.0) * C * OC + (db ? 2.0 * OC : 0);
     }
     static double vectors(int C, const void* w, const void* b) { return double(C) * ((w ? 1 : 0) + (b ? 1 : 0)); }
-    static double qk_norm_weights(const Heads& h, const QkNormRope& t) {
-        return t.weights(h.NH, h.HS) + t.weights(h.NKV, h.HS);
+    static double qk_norm_weights(const Heads& h, const QkNormRope& t, const void* w) {
+        return w ? t.weights(h.NH, h.HS) + t.weights(h.NKV, h.HS) : 0;
     }
     // The table of cos and sin counts as read once for all sequences.
     static Cost rope(int B, int S, const Heads& h, const QkNormRope& t, double bytes) {
@@ -154,10 +154,11 @@ class CostModel {
         return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
                 2 * number * B * h.NKV * h.HS * keys + B * S * row(h)};
     }
-    Cost rope_cached(int B, int S, const int* pos, const Pages& cache, const Heads& h, const QkNormRope& t) const {
+    Cost rope_cached(int B, int S, const int* pos, const Pages& cache, const Heads& h, const QkNormRope& t,
+                     const void* w) const {
         Cost work = cached(B, S, pos, cache, h);
         work.call.rope = t;
-        work.bytes += 4.0 * B * S * t.dims + p * qk_norm_weights(h, t);
+        work.bytes += 4.0 * B * S * t.dims + p * qk_norm_weights(h, t, w);
         return work;
     }
     // Visible pairs of all sequences. Spans that cannot be read count as one causal text.

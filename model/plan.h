@@ -34,9 +34,10 @@ struct Plan {
     // squared log-sum-exp). Both losses are means over all positions, with or without targets. In
     // each layer their gradients are added, but the reported loss does not include them.
     float balance = 0, router_z_loss = 0;
-    WeightFormats stored = {};     // packed parameters' formats
-    bool weighted = false;         // gradients of positions have factors (Gpt::loss)
-    bool first_squares = false;    // measure the gradient of each step's first batch (TrainStep::first_square)
+    LossPenalties penalties = {};    // loss on tokens, without a teacher
+    WeightFormats stored = {};       // packed parameters' formats
+    bool weighted = false;           // gradients of positions have factors (Gpt::loss)
+    bool first_squares = false;      // measure the gradient of each step's first batch (TrainStep::first_square)
     int64_t max_tokens() const { return int64_t(B) * S; }
 };
 struct MemoryRow {

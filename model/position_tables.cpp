@@ -48,6 +48,7 @@ std::vector<float> rope_cos_sin(const Config& c, int l, int positions, int first
     const bool local = c.windowed(l) && c.rope_local_theta > 0;
     const double theta = local ? c.rope_local_theta : rope_base(c);
     const bool yarn = !local && c.rope_scaling == RopeScaling::yarn;
+    const double direction = c.rope_backwards ? -1 : 1;
     const double magnitude = !yarn || delta      ? 1
                              : c.rope_magnitude  ? c.rope_magnitude
                              : c.rope_factor > 1 ? 1 + 0.1 * std::log(double(c.rope_factor))
@@ -60,7 +61,7 @@ std::vector<float> rope_cos_sin(const Config& c, int l, int positions, int first
             const bool exact = delta || first + p >= c.T;
             const double angle = exact ? double(first + p) * double(frequency) : double(float(first + p) * frequency);
             cos_sin[size_t(2 * p) * size_t(pairs) + size_t(i)] = float(magnitude * std::cos(angle));
-            cos_sin[size_t(2 * p + 1) * size_t(pairs) + size_t(i)] = float(magnitude * std::sin(angle));
+            cos_sin[size_t(2 * p + 1) * size_t(pairs) + size_t(i)] = float(magnitude * std::sin(direction * angle));
         }
     }
     return cos_sin;

@@ -36,7 +36,8 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const int C = c.C, q = c.attention_width(), kv = c.NKV * c.HS, gates = c.heads(l).gates();
     const int F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
-    const bool qk = c.qk_norm != QkNormRope::QkNorm::none, all = c.qk_norm == QkNormRope::QkNorm::all;
+    const bool qk = c.rope(l).norms() && weight, all = c.qk_norm == QkNormRope::QkNorm::all;
+    const Init last = c.zero_init ? Init::zero : Init::normal_residual;    // each branch's last product
     auto low = [&](Adapter::Product p) { return c.adapter.rank(p); };
     auto magnitudes = [&](Adapter::Product p) { return c.adapter.magnitudes && low(p) > 0; };
     auto up = [&](int64_t width) { return std::vector<int64_t>(c.gated ? 2 : 1, width); };
@@ -48,7 +49,7 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {qk, &B::kw, "kw", {all ? kv : c.HS}, 0, norm_init(c)},
             {gates > 0, &B::decayw, "decayw", {gates}, C, Init::normal},
             {gates > 0, &B::decayb, "decayb", {gates}, 0, Init::zero},
-            {true, &B::projw, "projw", {C}, q, Init::normal_residual},
+            {true, &B::projw, "projw", {C}, q, last},
             {c.proj_bias, &B::projb, "projb", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post1w, "post1w", {C}, 0, norm_init(c)},
             {c.post_norm() && bias, &B::post1b, "post1b", {C}, 0, Init::zero},
@@ -56,11 +57,11 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {c.pre_norm() && two && bias, &B::ln2b, "ln2b", {C}, 0, Init::zero},
             {c.has_experts(l), &B::routerw, "routerw", {E}, C, Init::normal},
             {c.has_experts(l), &B::expert_upw, "expert_upw", up(FE), C, Init::normal, 0, E},
-            {c.has_experts(l), &B::expert_downw, "expert_downw", {C}, FE, Init::normal_residual, 0, E},
+            {c.has_experts(l), &B::expert_downw, "expert_downw", {C}, FE, last, 0, E},
             {c.gates_shared_expert(l), &B::shared_gatew, "shared_gatew", {1}, C, Init::normal},
             {F > 0, &B::fcw, "fcw", up(F), C, Init::normal},
             {F > 0 && c.up_bias, &B::fcb, "fcb", up(F), 0, Init::zero},
-            {F > 0, &B::fc2w, "fc2w", {C}, F, Init::normal_residual},
+            {F > 0, &B::fc2w, "fc2w", {C}, F, last},
             {F > 0 && c.down_bias, &B::fc2b, "fc2b", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post2w, "post2w", {C}, 0, norm_init(c)},
             {c.post_norm() && bias, &B::post2b, "post2b", {C}, 0, Init::zero},

@@ -41,7 +41,8 @@ inline double routing_loss(Model& g) {
     }
     return sum / double(g.pass.B * g.pass.S);
 }
-// Mean loss in double from the logits: the model's own losses are too coarse for differences.
+// Mean loss in double from the logits, with its penalties: the model's own losses are too coarse
+// for differences.
 inline double loss_in_double(Model& g, const Posed& asked) {
     g.train.begin();
     g.batch.upload(asked.in.data(), asked.out.data(), asked.B, asked.S, asked.spans);
@@ -57,9 +58,10 @@ inline double loss_in_double(Model& g, const Posed& asked) {
             const double x = double(how.scale) * l[v], cap = double(how.cap);
             return cap != 0 ? cap * std::tanh(x / cap) : x;
         };
-        double z = 0;
-        for (int v = 0; v < g.c.V; v++) z += std::exp(logit(v));
-        sum += std::log(z) - logit(target);
+        double z = 0, even = 0;
+        for (int v = 0; v < g.c.V; v++) z += std::exp(logit(v)), even += logit(v) / g.c.V;
+        const double lse = std::log(z), e = double(g.plan.penalties.label_smoothing);
+        sum += lse - (1 - e) * logit(target) - e * even + double(g.plan.penalties.z_loss) * lse * lse;
     }
     return sum / double(counting(asked.out)) + routing_loss(g);
 }
@@ -69,7 +71,8 @@ template <class F> void each_cpu_model(F f) {
     f([] { return std::make_unique<Model>(cpu_ops<float>()); }, 1e-5);
     if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 1e-2);
 }
-inline void check_gradients(const Config& c, const Objective& objective = {}, float dropout = 0) {
+inline void check_gradients(const Config& c, const Objective& objective = {}, float dropout = 0,
+                            LossPenalties penalties = {}) {
     const int B = 2, S = 7;
     Model g(reference_ops());
     toy_model(g, c,
@@ -80,7 +83,8 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
                .dropout = dropout,
                .attention_dropout = dropout,
                .balance = 0.3f,
-               .router_z_loss = 0.05f});
+               .router_z_loss = 0.05f,
+               .penalties = penalties});
     const Posed asked(c, B, S, objective);
     double* gradients = typed<double>(g, g.store.grads);
     for (int pass = 0; pass < 2; pass++) {    // twice: no state may survive a pass

@@ -185,6 +185,8 @@ TEST_CASE("family config: what flatgpt lacks is refused by name") {
                  {{"rope_scaling",
                    {{"rope_type", "llama3"}, {"factor", 2.0}, {"low_freq_factor", 4.0}, {"high_freq_factor", 4.0}}}}),
         "rope high");
+    refused(smallest("nanochat", {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}}}),
+            "rope_type: expected default");
     refused(smallest("llama", {{"rope_scaling", 4}}), "rope_scaling: expected an object");
     refused(smallest("llama", {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}}),
             "one object for all");
@@ -259,6 +261,8 @@ TEST_CASE("family config: what a class cannot say has a model_type of ours, and 
           Row{"qwen3_moe", [](Config& c) { c.router = RouterKind::sigmoid; }, "flatgpt_router"},
           Row{"olmoe", [](Config& c) { c.HS = c.rope_dims = 32; }, "head_dim"},
           Row{"bloom", [](Config& c) { c.F = 24; }, "flatgpt_ffn"},
+          Row{"llama", [](Config& c) { c.rope_backwards = true; }, "flatgpt_rope_backwards"},
+          Row{"nanochat", [](Config& c) { c.norm_weight = true; }, "flatgpt_norm_weight"},
           Row{"gpt_neox", [](Config& c) { c.parallel = Parallel::one; }, "flatgpt_parallel"}}) {
         CAPTURE(row.key);
         Config c = config_named(std::string(row.type) + ":d2").value;
@@ -308,7 +312,9 @@ TEST_CASE("family config: presets have the parameters that they are known for, a
                                                      {"mixtral-8x7b", 46702792704},
                                                      {"qwen1.5-moe-a2.7b", 14315784192},
                                                      {"qwen3-30b-a3b", 30532122624},
-                                                     {"olmoe-1b-7b", 6919161856}};
+                                                     {"olmoe-1b-7b", 6919161856},
+                                                     {"nanochat-d20", 560988160},
+                                                     {"nanochat-d32", 1879048192}};
     for (auto& [name, parameters] : known)
         CHECK_MESSAGE(config_parameters(config_named(name).value) == parameters, name);
     // A token uses 12.9, 2.7, 3.3 and 1.3 billion parameters, as papers and model cards say.

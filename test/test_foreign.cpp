@@ -6,6 +6,7 @@
 #include "data/tokenizer_files/vocab_merges.h"
 #include "files/json.h"
 #include "gguf_parts.h"
+#include "family_goldens.h"
 
 namespace {
 const std::string TORCH = "test/golden/torch/";    // written by transformers 5.24 and PyTorch
@@ -146,6 +147,45 @@ TEST_CASE("foreign models: each says what it is and how it becomes one that is r
     write_file(dir + "/model.safetensors", "");
     fs::remove(dir + "/config.json");
     CHECK(contains(checkpoint_find(dir, nullptr).status.message, "weights without their config.json"));
+}
+
+TEST_CASE("nanochat: its own checkpoints are read, the newest step that is there") {
+    const Golden golden("nanochat");    // by transformers' class of the model (dev/golden_nanochat.py)
+    CHECK((golden.c.V == 64 && golden.c.T == 32 && golden.c.NKV == 2 && golden.c.F == 64 && golden.c.logit_cap == 15));
+    Model g(cpu_ops<float>());
+    golden.load(g, {RunMode::infer, Golden::B, Golden::S});
+    golden.check_logits(g, 1e-5);
+    golden.check_greedy(g);
+    namespace fs = std::filesystem;
+    const std::string dir = temporary_directory(), meta = read_file(golden.dir + "/meta_000010.json");
+    auto config_of = [&] { return checkpoint_config(dir); };
+    auto refused = [&](const std::string& text, const std::string& message) {
+        write_file(dir + "/meta_000010.json", text);
+        const Status s = config_of().status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(contains(s.message, dir + "/meta_000010.json: " + message), s.message);
+    };
+    fs::copy(golden.dir + "/model_000010.pt", dir + "/model_000010.pt");
+    fs::copy(golden.dir + "/model_000010.pt", dir + "/model_000002.pt");
+    fs::copy(golden.dir + "/model_000010.pt", dir + "/model_best.pt");
+    write_file(dir + "/model_000020.pt", "");    // without a meta file
+    write_file(dir + "/meta_000002.json", "{}");
+    refused("{", "");
+    refused("[]", "model_config: expected an object");
+    refused("{\"model_config\": 3}", "model_config: expected an object");
+    refused(changed(meta, "\"n_layer\": 2", "\"n_layer\": 0"), "model_config: n_layer: expected an integer");
+    refused(changed(meta, "\"n_kv_head\": 2", "\"n_kv_head\": 3"), "heads (4) are not a multiple of kv heads (3)");
+    refused(changed(meta, "\"n_kv_head\": 2,", ""), "model_config: n_kv_head: expected an integer");
+    refused(changed(meta, "\"n_head\"", "\"window_pattern\": \"SSSL\", \"n_head\""),
+            "model_config: expected nanochat's keys of 2025, found \"window_pattern\"");
+    write_file(dir + "/meta_000010.json", changed(meta, "\"n_layer\": 2", "\"n_layer\": 900"));
+    CHECK(contains(config_of().status.message, "model_000010.pt: the model it describes takes at least"));
+    write_file(dir + "/meta_000010.json", meta);
+    CHECK(config_of().value == golden.c);
+    CHECK(checkpoint_find(dir, nullptr).ok());
+    // Names that torch.compile has changed.
+    CHECK(bare_name("_orig_mod.transformer.h.1.attn.c_proj.weight", *golden.c.family) ==
+          "layers.1.self_attn.o_proj.weight");
 }
 
 TEST_CASE("foreign tokenizers: vocab.json with merges.txt is read, others say what they are") {

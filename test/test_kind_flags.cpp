@@ -16,8 +16,9 @@ TEST_CASE("kind flags: trained, resumed, saved and read back, every kind") {
     const std::vector<std::vector<std::string>> kinds = {
         {"--position", "sinusoidal", "--norm-place", "post", "--activation", "relu"},
         {"--position", "t5", "--norm", "rms", "--gated", "true", "--activation", "silu", "--tied", "false"},
-        {"--position", "rope", "--rope-scaling", "ntk", "--rope-factor", "2", "--qk-norm", "head"},
-        {"--position", "alibi", "--parallel", "two", "--score-cap", "20", "--ffn", "48"},
+        {"--position", "rope", "--rope-scaling", "ntk", "--rope-factor", "2", "--qk-norm", "head", "--norm-weight",
+         "false"},
+        {"--position", "alibi", "--parallel", "two", "--score-cap", "20", "--ffn", "48", "--logit-cap", "30"},
         {"--position", "none", "--norm-place", "sandwich", "--embedding-scale", "2"},
     };
     Toy toy;

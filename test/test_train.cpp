@@ -33,8 +33,8 @@ void poisoned_linear_gelu_backward(float* dpre, GradTarget<float> dw, float* db,
     if (backward_calls++ == poison_call) dw.p[int64_t(OC) * C / 2] = poison_value;
 }
 void poisoned_cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, const float* weights,
-                            float scale, Logits z, int N, int V, int Vp) {
-    cpu_ops<float>().cross_entropy(loss, dlogits, logits, target, weights, scale, z, N, V, Vp);
+                            float scale, LossPenalties more, Logits z, int N, int V, int Vp) {
+    cpu_ops<float>().cross_entropy(loss, dlogits, logits, target, weights, scale, more, z, N, V, Vp);
     for (int n = 0; n < N; n++) loss[n] += poison_loss;
 }
 // A trainer that can be stepped by hand: two micro-batches a step.

@@ -107,6 +107,10 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("bloom", c, [](Config& k) { k.position = Position::alibi, k.embed_norm = true; });
     add("opt", c, [](Config& k) { k.position_offset = 2, k.activation = Act::relu; });
     add("olmo", llama, [](Config& k) { k.norm = NormKind::layer, k.norm_weight = false; });
+    add("nanochat", llama, [](Config& k) {
+        k.norm_weight = false, k.embed_norm = true, k.gated = false, k.activation = Act::relu2;
+        k.qk_norm = QkNormRope::QkNorm::head, k.rope_backwards = true, k.logit_cap = 2;
+    });
     add("none", c, [](Config& k) {
         k.position = Position::none, k.norm_placement = NormPlacement::sandwich, k.activation = Act::relu2,
         k.score_cap = 1;

@@ -13,6 +13,7 @@
 #include "checkpoint/adapter_files.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/nanochat.h"
 #include "checkpoint/tensor_check.h"
 #include "data/tokenizer_files/tokenizer_gguf.h"
 #include "base/command.h"
@@ -416,7 +417,8 @@ Status info_of(const std::string& path, const InfoOptions& o, Rows& rows) {
     const bool there = stat(path.c_str(), &s) == 0;
     if (!there && errno == ENOENT) return checkpoint_find(path, nullptr).status;    // a Hub name gets its hint
     if (!there || !S_ISDIR(s.st_mode)) return file_info(path, o, rows);
-    if (exists(path + "/config.json") || exists(path + "/MANIFEST") || is_adapter(path))
+    if (exists(path + "/config.json") || exists(path + "/MANIFEST") || is_adapter(path) ||
+        !nanochat_weights(path).empty())
         return checkpoint_info(path, rows);
     std::vector<std::string> runs = is_run(path) ? std::vector<std::string>{} : runs_in(path);
     return runs.empty() ? run_info(path, rows) : runs_info(path, runs, rows);

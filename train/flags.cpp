@@ -57,6 +57,21 @@ std::vector<Flag> schedule_flags(TrainOptions& o) {
          "the same for attention's probabilities alone; -1: as --dropout "
          "says",
          -1, 0.99},
+        {.name = "--z-loss",
+         .to = &o.z_loss,
+         .help = "factor of a loss that keeps the logits' log-sum-exp small, its square for each target (PaLM: 1e-4); "
+                 "the losses that are shown leave it out",
+         .min = 0,
+         .max = 100,
+         .excludes = {"--prefer", "--prompts", "--teacher"}},
+        {.name = "--label-smoothing",
+         .to = &o.label_smoothing,
+         .help = "the share of a target's probability that all tokens get evenly; the losses that are shown are those "
+                 "without. With --prefer-loss dpo: the share of pairs whose answers are expected to be swapped",
+         .min = 0,
+         .max = 0.499,
+         .excludes = {"--prefer-loss ipo", "--prefer-loss kto-paired", "--prefer-loss orpo", "--prefer-loss simpo",
+                      "--prompts", "--teacher"}},
         {"--balance-loss", &o.balance_loss,
          "with --experts: factor of the loss that keeps them in even use (for each "
          "layer and sequence, 1 where they are)",
@@ -142,14 +157,6 @@ FlagGroup preference_flags(TrainOptions& o) {
                  .min = 0,
                  .max = 1e6,
                  .needs = prefer},
-                {.name = "--label-smoothing",
-                 .to = &o.label_smoothing,
-                 .help = "dpo: the share of pairs whose answers are expected to be swapped (conservative DPO)",
-                 .min = 0,
-                 .max = 0.499,
-                 .needs = prefer,
-                 .excludes = {"--prefer-loss ipo", "--prefer-loss kto-paired", "--prefer-loss orpo",
-                              "--prefer-loss simpo"}},
                 {.name = "--gamma",
                  .to = &o.gamma,
                  .help = "simpo: the margin that the rewards should have",
@@ -274,6 +281,11 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .help = "new weights are meant, in the shape of that directory or GGUF file "
                       "and with its tokenizer",
               .needs = {"--model"},
+              .excludes = {"--from"}},
+             {.name = "--zero-init",
+              .to = &o.zero_init,
+              .help = "the output matrices of attention and of the feed-forward part begin at 0, so that a new model's "
+                      "blocks pass on what they get",
               .excludes = {"--from"}},
              {.name = "--resize-vocab",
               .to = &o.resize_vocab,

@@ -245,6 +245,7 @@ Status Trainer::choose_batch() {
     plan.dropout = float(o.dropout);
     plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
     plan.balance = float(o.balance_loss), plan.router_z_loss = float(o.router_z_loss);
+    if (!task->weighted) plan.penalties = {float(o.z_loss), float(o.label_smoothing)};
     plan.comm_dtype = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
     loss = task->loss(*this);
     const int step = batch_unit();

@@ -46,11 +46,11 @@ struct TrainOptions {
     bool cautious_decay = false, clip_groups = false;
     double ema = 0, average_tail = 0;
     int mup_base = 0;
-    double dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
+    double z_loss = 0, dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool noise_scale = false;
     std::vector<std::string> set;    // a sweep's lists (sweep.h)
-    bool init = false, resize_vocab = false;
+    bool init = false, zero_init = false, resize_vocab = false;
     std::string train_only, lora_targets = "all";
     int lora_rank = 0;
     double lora_alpha = 0, lora_dropout = -1, lora_plus = 1;

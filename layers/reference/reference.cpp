@@ -194,7 +194,7 @@ void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const
                 const T r = 1 / std::sqrt(square + T(t.eps));
                 rstd[int64_t(n) * rstd_count + over.sum] = float(r);
                 const T* w = i < h.NH ? qw : kw;
-                for (int c = 0; c < h.HS; c++) head[c] *= r * (w[(over.count > 1 ? at : 0) + c] + T(t.plus));
+                for (int c = 0; c < h.HS; c++) head[c] *= r * (w ? w[(over.count > 1 ? at : 0) + c] + T(t.plus) : 1);
             }
             const int64_t at = position(pos, n, S);
             for (int c = 0; c < t.dims / 2; c++) rotate_pair(head, c, cos_sin + at * t.dims, t, false);
@@ -217,10 +217,11 @@ void rope_backward(T* d, T* dqw, T* dkw, const T* x, const T* qw, const T* kw, c
             T *dx = dn + over.first * h.HS, *dw = i < h.NH ? dqw : dkw;
             const T r = T(rstd[int64_t(n) * rstd_count + (all ? over.sum : i)]);
             T mean = 0;
-            for (int c = 0; c < size; c++) mean += (w[c] + T(t.plus)) * dx[c] * xn[c] * r / size;
+            auto factor = [&](int c) { return w ? w[c] + T(t.plus) : 1; };
+            for (int c = 0; c < size; c++) mean += factor(c) * dx[c] * xn[c] * r / size;
             for (int c = 0; c < size; c++) {
                 if (dw) dw[c] += dx[c] * xn[c] * r;
-                dx[c] = r * ((w[c] + T(t.plus)) * dx[c] - xn[c] * r * mean);
+                dx[c] = r * (factor(c) * dx[c] - xn[c] * r * mean);
             }
             i += over.count;
         }
@@ -285,7 +286,7 @@ void activation_backward(T* dx, const T* dy, const T* x, Act kind, bool gated, i
 // ---- lm_head ------------------------------------------------------------------------------------
 
 void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, const float* weights, float scale,
-                   Logits z, int N, int V, int Vp) {
+                   LossPenalties more, Logits z, int N, int V, int Vp) {
     std::vector<T> l(static_cast<size_t>(V));
     for (int n = 0; n < N; n++) {
         if (target[n] < 0) {
@@ -299,12 +300,14 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
             top = std::fmax(top, l[size_t(v)] = z.cap != 0 ? T(z.cap) * std::tanh(x / T(z.cap)) : x);
         }
         for (T x : l) sum += std::exp(x - top);
-        loss[n] = float(top + std::log(sum) - l[size_t(target[n])]);    // lse - logit: finite where -log(p) is not
+        const T lse = top + std::log(sum), even = T(more.label_smoothing);
+        loss[n] = float(lse - l[size_t(target[n])]);    // finite where -log(p) is not
         if (!dlogits) continue;
         const T factor = T(scale) * (weights ? T(weights[n]) : 1);
         for (int v = 0; v < Vp; v++) {
             const T x = v < V ? l[size_t(v)] : 0, inner = z.cap != 0 ? 1 - x * x / (T(z.cap) * T(z.cap)) : 1;
-            const T d = factor * (std::exp(x - top) / sum - (v == target[n] ? 1 : 0)) * inner * T(z.scale);
+            const T p = std::exp(x - top) / sum, label = (v == target[n] ? 1 - even : 0) + even / V;
+            const T d = factor * (p * (1 + 2 * T(more.z_loss) * lse) - label) * inner * T(z.scale);
             dlogits[int64_t(n) * Vp + v] = v < V ? d : 0;
         }
     }

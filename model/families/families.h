@@ -90,6 +90,8 @@ struct Family {
     // Names of tensors that other programs write and flatgpt ignores. Each is the end of a name, or
     // with a * the beginning ("vision_tower.*").
     std::vector<const char*> redundant = {".rotary_emb.inv_freq"};
+    // Parts of names in files of the model's own program, and what they are in Hugging Face's.
+    std::vector<std::pair<const char*, const char*>> renames = {};
     std::vector<Preset> presets = {};
 };
 const std::vector<const Family*>& families();

@@ -168,6 +168,13 @@ void qwen_tied(Config& c) {
     c.tied = true;
 }
 void qwen_untied(Config& c) { c.rope_theta = 1e6f; }
+void nanochat_kinds(Config& c) {
+    c.activation = Act::relu2;
+    c.gated = c.norm_weight = false;
+    c.embed_norm = c.rope_backwards = true;
+    c.qk_norm = QkNormRope::QkNorm::head;
+    c.logit_cap = 15;
+}
 void cohere_kinds(Config& c) {
     c.norm = NormKind::layer;
     c.norm_eps = 1e-5f;
@@ -510,6 +517,28 @@ const std::vector<Family> ROWS = {
      .rope = ROPE,
      .fixed = PLAIN,
      .names = llama_names({{"fc", {"model.layers.#.mlp.up_proj"}}})},
+    // nanochat norms queries and keys after the rotation, and without weights. Such a norm over a
+    // head is the same number before the rotation, which keeps a head's length, so it is ours.
+    {.type = "nanochat",
+     .architecture = "NanoChatForCausalLM",
+     .kinds = llama_kinds(nanochat_kinds),
+     .keys = attention_bias(llama_keys({HEAD_DIM, RMS_EPS, {"intermediate_size", &C::F, ConfigKey::as_is, 8192},
+                                        {"final_logit_softcapping", &C::logit_cap, ConfigKey::or_none}})),
+     .rope = {.theta = "rope_theta", .scaled = false},    // a norm after the rotation would undo YaRN's magnitude
+     .fixed = PLAIN,
+     .names = llama_names({{"fc", {"model.layers.#.mlp.fc1"}},
+                           {"fc2", {"model.layers.#.mlp.fc2"}}}),
+     .renames = {{"_orig_mod.", ""},
+                 {"transformer.wte.", "model.embed_tokens."},
+                 {"transformer.h.", "model.layers."},
+                 {".attn.c_q.", ".self_attn.q_proj."},
+                 {".attn.c_k.", ".self_attn.k_proj."},
+                 {".attn.c_v.", ".self_attn.v_proj."},
+                 {".attn.c_proj.", ".self_attn.o_proj."},
+                 {".mlp.c_fc.", ".mlp.fc1."},
+                 {".mlp.c_proj.", ".mlp.fc2."}},
+     .presets = {{"nanochat-d20", 65536, 2048, 20, 10, 10, 128, 1280, 5120},
+                 {"nanochat-d32", 65536, 2048, 32, 16, 16, 128, 2048, 8192}}},
 };
 }    // namespace
 

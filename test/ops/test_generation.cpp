@@ -78,6 +78,7 @@ TEST_CASE("generation: rotation and QK-norm within attention over the cache are 
             for (auto [B, pos] : {std::pair{1, 0}, {1, 40}, {3, 131}})
                 EXPECT(check_rope_attention_cached(op, B, 1, pos, f.h, f.t));
             EXPECT(check_rope_attention_cached(op, 2, 5, 20, f.h, f.t));
+            if (f.t.norms()) EXPECT(check_rope_attention_cached(op, 3, 1, 40, f.h, f.t, Element::f64, false));
         }
         Heads capped = {4, 2, 64};
         capped.softcap = 2;

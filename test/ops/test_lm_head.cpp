@@ -21,7 +21,7 @@ template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, 
     Array<InputType<T, P>> d(op, int64_t(logits.size()));
     Array<float> loss(op, 1);
     Array<int> y(op, Numbers{double(target)});
-    op.cross_entropy(loss, d, x, y, nullptr, 1, {}, 1, V, int(logits.size()));
+    op.cross_entropy(loss, d, x, y, nullptr, 1, {}, {}, 1, V, int(logits.size()));
     return {loss.read()[0], d.read()};
 }
 }    // namespace
@@ -68,19 +68,19 @@ TEST_CASE("cross entropy: the same bits in place, without gradients and in any o
     const std::vector<int> target = random_tokens(N, V, 2);
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         Array<int> y(op, target);
-        for (Logits z : {Logits{}, Logits{0.7f, 6}})
-            expect_same_bits([&] {
+        for (auto [z, more] : {std::pair{Logits{}, LossPenalties{}}, {{0.7f, 6}, {}}, {{0.7f, 6}, {0.01f, 0.1f}}})
+            expect_same_bits([&, z = z, more = more] {
                 typedef InputType<T, P> I;
                 Array<float> a(op, N), b(op, N), c(op, N);
                 Array<T> x(op, logits), same(op, logits);
                 Array<I> d(op, N * Vp);
                 const Bits before = x.bits();
-                op.cross_entropy(a, nullptr, x, y, nullptr, 0.1f, z, N, V, Vp);
-                op.cross_entropy(b, d, x, y, nullptr, 0.1f, z, N, V, Vp);
+                op.cross_entropy(a, nullptr, x, y, nullptr, 0.1f, more, z, N, V, Vp);
+                op.cross_entropy(b, d, x, y, nullptr, 0.1f, more, z, N, V, Vp);
                 CHECK(x.bits() == before);
                 CHECK(a.bits() == b.bits());
                 if constexpr (std::is_same_v<I, T>) {
-                    op.cross_entropy(c, same, same, y, nullptr, 0.1f, z, N, V, Vp);
+                    op.cross_entropy(c, same, same, y, nullptr, 0.1f, more, z, N, V, Vp);
                     CHECK(same.bits() == d.bits());
                     CHECK(a.bits() == c.bits());
                 }
@@ -100,7 +100,7 @@ TEST_CASE("cross entropy: logits of some 1e4, and one of minus infinity") {
             Dual<InputType<T, P>> dlogits(op, N * V);
             Statistics loss(op, N);
             both(op, [&](auto& table, auto at) {
-                table.cross_entropy(at(loss), at(dlogits), at(logits), at(target), nullptr, 0.5f, {}, N, V, V);
+                table.cross_entropy(at(loss), at(dlogits), at(logits), at(target), nullptr, 0.5f, {}, {}, N, V, V);
             });
             Check check;
             check.expect("loss", loss, ROUNDING<float>);
@@ -158,7 +158,7 @@ TEST_CASE("cross entropy: NaN and infinity spoil their row and no other") {
             Array<InputType<T, P>> d(op, N * V);
             Array<float> loss(op, N);
             Array<int> y(op, Numbers{3, 4, 5, 6, 7});
-            op.cross_entropy(loss, d, x, y, nullptr, 1, {}, N, V, V);
+            op.cross_entropy(loss, d, x, y, nullptr, 1, {}, {}, N, V, V);
             expect_nan(loss.read(), [](int64_t n) { return n == 1 || n == 3; });
             expect_nan(d.read(), [&](int64_t i) { return i / V == 1 || i / V == 3; });
         });
@@ -171,7 +171,7 @@ TEST_CASE("cross entropy: gradients of the reference") {
         for (int t : {0, 4, 8}) {
             Numbers logits = random_normal(Vp, 1, 2), d(Vp);
             float unused;
-            op.cross_entropy(&unused, d.data(), logits.data(), &t, nullptr, 1, z, 1, V, Vp);
+            op.cross_entropy(&unused, d.data(), logits.data(), &t, nullptr, 1, {}, z, 1, V, Vp);
             // the loss that the table returns is a float: too coarse for differences
             auto shaped = [&](int v) {
                 const double x = double(z.scale) * logits[size_t(v)], cap = double(z.cap);
@@ -184,7 +184,50 @@ TEST_CASE("cross entropy: gradients of the reference") {
             };
             CHECK(unused == doctest::Approx(loss()).epsilon(1e-6));
             CHECK(gradient_error(logits, d, loss) < 1e-7);
+            const LossPenalties more = {0.05f, 0.3f};
+            auto penalised = [&] {
+                double sum = 0, even = 0;
+                for (int v = 0; v < V; v++) sum += std::exp(shaped(v)), even += shaped(v) / V;
+                const double lse = std::log(sum), e = double(more.label_smoothing);
+                return lse - (1 - e) * shaped(t) - e * even + double(more.z_loss) * lse * lse;
+            };
+            op.cross_entropy(&unused, d.data(), logits.data(), &t, nullptr, 1, more, z, 1, V, Vp);
+            CHECK(unused == doctest::Approx(loss()).epsilon(1e-6));    // the loss leaves them out
+            CHECK(gradient_error(logits, d, penalised) < 1e-7);
         }
+}
+
+TEST_CASE("cross entropy: with z-loss and label smoothing, against the reference") {
+    in_each_order([](auto& op) {
+        for (LossPenalties more : {LossPenalties{0.03f, 0}, {0, 0.2f}, {0.01f, 0.1f}})
+            for (Logits z : {Logits{}, SHAPES[0], Logits{1, 8}})
+                for (auto [N, V, Vp] : {std::tuple{9, 2, 5}, {9, 33, 36}, {9, 257, 257}, {2, 4100, 4160}}) {
+                    EXPECT(check_cross_entropy(op, N, V, Vp, true, false, z, false, more));
+                    EXPECT(check_cross_entropy(op, N, V, Vp, true, true, z, true, more));
+                    EXPECT(check_cross_entropy(op, 2, V, Vp, false, false, z, false, more));
+                }
+    });
+}
+
+// The gradient is that of torch.nn.functional.cross_entropy(x, y, label_smoothing=0.1), plus 0.02 *
+// torch.logsumexp(x, 1) ** 2, summed over the rows (PyTorch 2.15, float64).
+TEST_CASE("cross entropy: z-loss and label smoothing are those of PyTorch; the loss leaves them out") {
+    const Numbers x = {0.3, -1.2, 2.5, 0.7, -0.4, 1.5, 1.5, -3, 0.25, 4, -0.5, 0};
+    const std::vector<int> target = {1, 3};
+    const Numbers cross_entropy = {4.24448952, 0.127459852};
+    const Numbers gradient = {0.0554425661, -0.900576922, 0.634120133,   0.0909076678, 0.0191417186,   0.222744417,
+                              0.0675254229, -0.015731377, 0.00745477085, 0.109002956,  -0.00527250638, 0.00211912776};
+    each_table([&]<class T, class P>(const Ops<T, P>& op) {
+        typedef InputType<T, P> I;
+        Array<T> logits(op, x);
+        Array<I> d(op, int64_t(x.size()));
+        Array<float> loss(op, 2);
+        Array<int> y(op, target);
+        op.cross_entropy(loss, d, logits, y, nullptr, 1, {0.02f, 0.1f}, {}, 2, 6, 6);
+        const double limit = std::is_same_v<T, double> ? 1e-7 : sizeof(I) == 2 ? 8e-3 : 2e-6;
+        CHECK(relative_error(d.read().data(), gradient.data(), 12) < limit);
+        CHECK(relative_error(loss.read().data(), cross_entropy.data(), 2) < (sizeof(T) == 2 ? 8e-3 : 1e-6));
+    });
 }
 
 TEST_CASE("lm_head_backward: against the reference") {

@@ -43,6 +43,35 @@ TEST_CASE("rope: against the reference") {
     });
 }
 
+TEST_CASE("rope: QK-norm without weights is one whose weights are 1, and commutes with the rotation") {
+    in_each_order([](auto& op) {
+        for (const Form& f : FORMS)
+            for (auto [B, S, pos] : {std::tuple{2, 7, -1}, {3, 1, 40}}) {
+                if (!f.t.norms()) continue;
+                EXPECT(check_rope_forward(op, B, S, pos, f.h, f.t, false, false));
+                if (pos < 0) EXPECT(check_rope_backward(op, B, S, f.h, f.t, false));
+            }
+    });
+    // nanochat rotates first and norms then.
+    const Ops<double>& op = reference_ops();
+    const Heads h = {2, 1, 8};
+    const QkNormRope both = {6, false, QkNormRope::QkNorm::head, 1e-3f};
+    QkNormRope norm = both, rotation = {6};
+    norm.dims = 0;
+    const int S = 5, n = S * h.qkv_width();
+    const Numbers x = random_normal(n, 1), cos_sin = cos_sin_table(S, 6), ones(8, 1);
+    const std::vector<float> table(cos_sin.begin(), cos_sin.end());
+    Numbers rotated(x), after(x), before(x), ones_after(x);
+    std::vector<float> rstd(size_t(S * 3));
+    op.rope_forward(rotated.data(), nullptr, x.data(), nullptr, nullptr, table.data(), 1, S, nullptr, h, rotation);
+    op.rope_forward(after.data(), rstd.data(), rotated.data(), nullptr, nullptr, nullptr, 1, S, nullptr, h, norm);
+    op.rope_forward(before.data(), rstd.data(), x.data(), nullptr, nullptr, table.data(), 1, S, nullptr, h, both);
+    op.rope_forward(ones_after.data(), rstd.data(), x.data(), ones.data(), ones.data(), table.data(), 1, S, nullptr, h,
+                    both);
+    CHECK(relative_error(before.data(), after.data(), n) < 1e-7);    // the table's cosines are floats
+    CHECK(before == ones_after);
+}
+
 TEST_CASE("rope: many rows, whose weights' gradients are sums of ranges") {
     each_table([](auto& op) {
         for (const Form& f : FORMS)
@@ -133,5 +162,14 @@ TEST_CASE("rope: gradients of the reference") {
         if (f.t.norm == QkNorm::none) continue;
         CHECK(gradient_error(qw, dqw, loss) < 1e-5);
         CHECK(gradient_error(kw, dkw, loss) < 1e-5);
+        auto weightless = [&] {
+            op.rope_forward(y.data(), rstd.data(), x.data(), nullptr, nullptr, table.data(), B, S, nullptr, f.h, f.t);
+            return dot(y, g);
+        };
+        weightless();
+        d = g;
+        op.rope_backward(d.data(), nullptr, nullptr, x.data(), nullptr, nullptr, table.data(), rstd.data(), B, S, f.h,
+                         f.t);
+        CHECK(gradient_error(x, d, weightless) < 1e-5);
     }
 }

@@ -72,7 +72,7 @@ void Rows::head_and_update() {
         auto target = ids(rows, c.V);
         if (!other[0] || !target[0]) return bench.short_of_memory("cross_entropy");
         ROW(cross_entropy, ", " + std::to_string(rows) + " rows", loss[i], other[i], logits[i], target[i], nullptr,
-            1e-3f, c.logits_of(), rows, c.V, c.Vp());
+            1e-3f, LossPenalties{}, c.logits_of(), rows, c.V, c.Vp());
         free_all();
     }
     const bool norm = bench.wanted("sum_of_squares, 32M"), update = bench.wanted("update_weights, adamw 32M, 8 bits");

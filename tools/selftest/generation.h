@@ -71,7 +71,8 @@ template <class T, class P> Check check_norm_ffn_forward(const Ops<T, P>& op, in
 // Checks B sequences of S positions. Sequence b begins at pos - b, or 0; the last of several is
 // padding. RoPE positions differ from cache positions. If type is f64, the cache stores type T.
 template <class T, class P> Check check_rope_attention_cached(const Ops<T, P>& op, int B, int S, int pos, Heads h,
-                                                              QkNormRope t, Element type = Element::f64) {
+                                                              QkNormRope t, Element type = Element::f64,
+                                                              bool with_weights = true) {
     Check check("rope_attention_cached",
                 {{"B", B},
                  {"S", S},
@@ -82,7 +83,7 @@ template <class T, class P> Check check_rope_attention_cached(const Ops<T, P>& o
                  {"dims", t.dims},
                  {"norm", int(t.norm)},
                  {"pos", pos}},
-                t.interleaved ? " interleaved" : "");
+                std::string(t.interleaved ? " interleaved" : "") + (with_weights ? "" : " without weights"));
     if (!op.rope_attention_cached) return check;
     std::vector<int> held, at, rope_at, later;
     for (int b = 0; b < B; b++) {
@@ -101,7 +102,7 @@ template <class T, class P> Check check_rope_attention_cached(const Ops<T, P>& o
     Array<P> qw(op, norm_weights(weights, t.plus, 2)), kw(op, norm_weights(weights, t.plus, 3));
     Array<float> cos_sin(op, cos_sin_table(60 + S, t.dims)), rstd(op, int64_t(B) * S * t.rstd_count(h.NH, h.NKV));
     Array<int> rope_pos(op, rope_at), cache_pos(op, at), next_pos(op, later);
-    const bool normed = t.norm != QkNormRope::QkNorm::none;
+    const bool normed = t.norms() && with_weights;
     P *const q = or_null(normed, qw), *const k = or_null(normed, kw);
     float* const angles = or_null(t.dims > 0, cos_sin);
     TwoWays<InputType<T, P>> y(op, int64_t(B) * S * h.width(), 0), y2(op, y.fused.size(), 0);

@@ -4,11 +4,14 @@
 
 // If in_place, dlogits overwrite the logits, where both have one type.
 template <class T, class P> Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient,
-                                                      bool in_place, Logits z = {}, bool weighted = false) {
+                                                      bool in_place, Logits z = {}, bool weighted = false,
+                                                      LossPenalties more = {}) {
     std::string form = with_gradient ? in_place ? " in place" : " gradient" : " loss only";
     if (z.scale != 1) form += " scale=" + std::to_string(z.scale);
     if (z.cap != 0) form += " cap=" + std::to_string(z.cap);
     if (weighted) form += " weights";
+    if (more.z_loss != 0) form += " z_loss=" + std::to_string(more.z_loss);
+    if (more.label_smoothing != 0) form += " smoothing=" + std::to_string(more.label_smoothing);
     Check check("cross_entropy", {{"N", N}, {"V", V}, {"Vp", Vp}}, form);
     Numbers numbers = random_normal(int64_t(N) * Vp, 1, 3);
     std::vector<int> targets = random_tokens(N, V, 2);
@@ -28,7 +31,7 @@ template <class T, class P> Check check_cross_entropy(const Ops<T, P>& op, int N
     auto run = [&](auto& dlogits) {
         both(op, [&](auto& table, auto at) {
             table.cross_entropy(at(loss), at(dlogits, with_gradient), at(logits), at(target), at(weights, weighted),
-                                0.37f, z, N, V, Vp);
+                                0.37f, more, z, N, V, Vp);
         });
         check.expect("loss", loss, ROUNDING<float>);
         if (with_gradient) check.expect("dlogits", dlogits, ROUNDING<I>);

@@ -25,10 +25,12 @@ inline int qk_norm_weights(int heads, int HS, QkNormRope t) {
 }
 
 // If pos is below 0, the operation's pos is null. If in_place, y is x, which a norm excludes.
-template <class T, class P>
-Check check_rope_forward(const Ops<T, P>& op, int B, int S, int pos, Heads h, QkNormRope t, bool in_place = false) {
-    Check check = rope_check("rope_forward", B, S, h, t, " pos=" + std::to_string(pos) + (in_place ? " in place" : ""));
-    const bool norm = t.norm != QkNormRope::QkNorm::none;
+template <class T, class P> Check check_rope_forward(const Ops<T, P>& op, int B, int S, int pos, Heads h, QkNormRope t,
+                                                     bool in_place = false, bool weights = true) {
+    Check check =
+        rope_check("rope_forward", B, S, h, t,
+                   " pos=" + std::to_string(pos) + (in_place ? " in place" : "") + (weights ? "" : " without weights"));
+    const bool norm = t.norms();
     Dual<T> x(op, random_normal(int64_t(B) * S * h.qkv_width(), 1, 3)), apart(op, x.size());
     Dual<T>& y = in_place ? x : apart;
     Dual<P> qw(op, norm_weights(qk_norm_weights(h.NH, h.HS, t), t.plus, 2));
@@ -37,17 +39,18 @@ Check check_rope_forward(const Ops<T, P>& op, int B, int S, int pos, Heads h, Qk
     Statistics rstd(op, int64_t(B) * S * t.rstd_count(h.NH, h.NKV));
     Integers positions(op, positions_from(pos, B, S));
     both(op, [&](auto& table, auto at) {
-        table.rope_forward(at(y), at(rstd, norm), at(x), at(qw, norm), at(kw, norm), at(cos_sin, t.dims > 0), B, S,
-                           at(positions, pos >= 0), h, t);
+        table.rope_forward(at(y), at(rstd, norm), at(x), at(qw, norm && weights), at(kw, norm && weights),
+                           at(cos_sin, t.dims > 0), B, S, at(positions, pos >= 0), h, t);
     });
     check.expect("y", y, ROUNDING<T>);
     check.expect("rstd", rstd, ROUNDING<float>);
     return check;
 }
 
-template <class T, class P> Check check_rope_backward(const Ops<T, P>& op, int B, int S, Heads h, QkNormRope t) {
-    Check check = rope_check("rope_backward", B, S, h, t);
-    const bool norm = t.norm != QkNormRope::QkNorm::none;
+template <class T, class P>
+Check check_rope_backward(const Ops<T, P>& op, int B, int S, Heads h, QkNormRope t, bool weights = true) {
+    Check check = rope_check("rope_backward", B, S, h, t, weights ? "" : " without weights");
+    const bool norm = t.norms();
     const int64_t n = int64_t(B) * S * h.qkv_width();
     Numbers rstds = random_normal(int64_t(B) * S * t.rstd_count(h.NH, h.NKV), 5, 0.1);
     for (double& r : rstds) r = std::exp(r) / 3;
@@ -57,8 +60,9 @@ template <class T, class P> Check check_rope_backward(const Ops<T, P>& op, int B
     Dual<Grad<P>> dqw(op, random_normal(qw.size(), 6)), dkw(op, random_normal(kw.size(), 7));
     Statistics rstd(op, rstds), cos_sin(op, cos_sin_table(S, t.dims));
     both(op, [&](auto& table, auto at) {
-        table.rope_backward(at(d), at(dqw, norm), at(dkw, norm), at(x, norm), at(qw, norm), at(kw, norm),
-                            at(cos_sin, t.dims > 0), at(rstd, norm), B, S, h, t);
+        table.rope_backward(at(d), at(dqw, norm && weights), at(dkw, norm && weights), at(x, norm),
+                            at(qw, norm && weights), at(kw, norm && weights), at(cos_sin, t.dims > 0), at(rstd, norm),
+                            B, S, h, t);
     });
     check.expect("d", d, ROUNDING<T>);
     const double terms = std::sqrt(double(B) * S);
