@@ -83,7 +83,7 @@ ifeq ($(ARCH),native)    # wgmma needs the a of sm_90a
 override ARCH := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .))
 $(if $(ARCH),,$(error ARCH=native: expected a GPU, nvidia-smi names none))
 endif
-KERNELS := $(wildcard layers/attention/*.cu layers/matmul/*.cu layers/*.cu) comm/nccl.cu
+KERNELS := $(wildcard layers/*/*.cu layers/*.cu) comm/nccl.cu
 GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
           $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH)))
 # If ARCH has changed since the last time, the kernels are compiled again.

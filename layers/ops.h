@@ -257,7 +257,7 @@ struct OptimizerParams {
     GroupFactors groups = {};
 };
 // An optimizer's state, one number per parameter: f32, bf16 that is rounded stochastically, or
-// uint8, codes of 8 bits (layers/optimizer_state.h) with a scale for each 64 of them.
+// uint8, codes of 8 bits (layers/optimizer/optimizer_state.h) with a scale for each 64 of them.
 struct StateArray {
     void* p = nullptr;
     float* scales = nullptr;    // codes only

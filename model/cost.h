@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "layers/matmul/muon.h"
+#include "layers/optimizer/muon.h"
 #include "layers/ops.h"
 
 struct Cost {
@@ -83,7 +83,7 @@ class CostModel {
                 0,
                 bytes};
     }
-    // Newton-Schulz iterations (layers/matmul/muon.cpp). Bytes: what an iteration's three products
+    // Newton-Schulz iterations (layers/optimizer/muon.cpp). Bytes: what an iteration's three products
     // read and write.
     Cost newton_schulz(int rows, int cols) const {
         const double k = std::min(rows, cols), n = std::max(rows, cols);

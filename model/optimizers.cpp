@@ -98,7 +98,7 @@ std::vector<Tensor> scale_tensors(std::vector<Tensor> state) {
     return state;
 }
 
-// FLOPs of an iteration of Newton-Schulz (layers/matmul/muon.cpp).
+// FLOPs of an iteration of Newton-Schulz (layers/optimizer/muon.cpp).
 static double work(const BlockMatrix& m) {
     const double k = double(std::min(m.rows, m.cols)), n = double(std::max(m.rows, m.cols));
     return 3 * k * k * n + k * k * k;

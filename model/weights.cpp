@@ -1,7 +1,7 @@
 // weights.cpp - each rank's part of the flat buffers, and its exchange with other ranks.
 #include "base/philox.h"
 #include "base/pool.h"
-#include "layers/matmul/muon.h"
+#include "layers/optimizer/muon.h"
 #include "model/adapter.h"
 #include "model/weights.h"
 

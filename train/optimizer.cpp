@@ -150,7 +150,7 @@ Status Trainer::choose_optimizer() {
     const MupScale matrices =
         mup_scale(config, o.mup_base, row, {.name = "0.projw", .rows = 2, .cols = 2, .bucket = 1});
     const MupScale head = mup_scale(config, o.mup_base, row, {.name = "headw"});
-    // A factor of the rate would also be one of the decay per step, which does not depend on widths.
+    // A factor of the rate is also one of the decay per step, which should not depend on the width.
     plan.groups.push_back({Which::matrices, "", matrices.lr, 1 / matrices.lr});
     if (!config.tied)
         plan.groups.push_back({Which::head, "", float(o.lr_head) * head.lr, float(o.decay_head) / head.lr});

@@ -9,9 +9,9 @@
 
 #include "base/philox.h"
 #include "layers/dropout.h"
-#include "layers/matmul/muon.h"
-#include "layers/optimizer_state.h"
-#include "layers/step_verdict.h"
+#include "layers/optimizer/muon.h"
+#include "layers/optimizer/optimizer_state.h"
+#include "layers/optimizer/step_verdict.h"
 #include "kv_rows.h"
 #include "reference.h"
 

@@ -1,4 +1,4 @@
-#include "layers/matmul/muon.h"
+#include "layers/optimizer/muon.h"
 #include "ops.h"
 
 #include "tools/selftest/update.h"

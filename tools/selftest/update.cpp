@@ -1,7 +1,7 @@
 #include "base/philox.h"
-#include "layers/matmul/muon.h"
-#include "layers/optimizer_state.h"
-#include "layers/step_verdict.h"
+#include "layers/optimizer/muon.h"
+#include "layers/optimizer/optimizer_state.h"
+#include "layers/optimizer/step_verdict.h"
 #include "update.h"
 
 #include "selftest.h"

@@ -11,7 +11,7 @@
 // AdamW's square root and division are IEEE's: memory leaves time for about 180 instructions per
 // parameter on an H200. Sums are in double, in an order that depends only on n.
 #include "base/philox.h"
-#include "convert.cuh"
+#include "layers/convert.cuh"
 #include "optimizer_state.h"
 #include "step_verdict.h"
 

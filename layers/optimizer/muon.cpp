@@ -1,13 +1,13 @@
 // muon.cpp - the steps of whole matrices: Newton-Schulz iterations, and norms of rows.
 //
-// Of a matrix with shorter side k and longer side n, an iteration computes A = X X^T (or X^T X, if X
-// is tall) and A A, half of each, and then (a + b A + c A A) X: 3 k^2 n + k^3 FLOPs. So 768 x 3072
-// takes 29 GFLOP in five iterations. Bound by FMAs. A product's lower blocks are computed in strips
-// of rows, then rounded, written, and mirrored.
+// An iteration on a matrix with shorter side k and longer side n computes A = X X^T (or X^T X, if
+// X is tall) and A A, half of each, and then (a + b A + c A A) X: 3 k^2 n + k^3 FLOPs. So 768 x
+// 3072 takes 29 GFLOP in five iterations. Bound by FMAs. A product's lower blocks are computed in
+// strips of rows, then rounded, written, and mirrored.
 #include "layers/matmul/matmul.h"
 
-// Copies of muon.h's definitions, whose inline functions of the standard library this file may not
-// use (cpu.h).
+// Copies of muon.h's constants: muon.h uses inline functions of the standard library, which a file
+// of kernels may not (cpu.h).
 namespace ISA {
 constexpr int STEPS = 5, STRIP = 128, MIRROR = 16;    // rows of a strip; size of a mirrored block
 constexpr float FACTOR_A = 3.4445f, FACTOR_B = -4.7750f, FACTOR_C = 2.0315f;

@@ -5,7 +5,7 @@
 // gradient, and writes all but the gradient. A bf16 weight takes 30 bytes with an fp32 master, 24
 // without one. States of 8 bits take 12 bytes less. The sum of squares reads 4 bytes. Square root
 // and division are not approximated (IEEE 754).
-#include "layers/optimizer_state.h"
+#include "layers/optimizer/optimizer_state.h"
 #include "layers/simd/philox_vec.h"
 
 namespace ISA {

@@ -1,22 +1,22 @@
 // muon.cu - the steps of whole matrices: Newton-Schulz iterations, and norms of rows.
 //
-// X lies with its shorter side k as rows: a tall matrix is transposed at the start and at the end. An
-// iteration takes k^2 n + k^3 FLOPs for the lower tiles of two symmetric products, which
+// X lies with its shorter side k as rows: a tall matrix is transposed at the start and at the end.
+// An iteration takes k^2 n + k^3 FLOPs for the lower tiles of two symmetric products, which
 // grouped_gemm.cuh's kernel also writes mirrored, and 2 k^2 n for a product by cuBLASLt: bound by
 // tensor cores, where k is large. With k = 768 a symmetric product has 21 tiles of 128 x 128, so it
 // does not fill a GPU, and takes about the time of its sums over n.
 // The other kernels are bound by memory: they move each element a few times.
-#include "cublaslt_gemm.cuh"
-#include "grouped_gemm.cuh"
+#include "layers/matmul/cublaslt_gemm.cuh"
+#include "layers/matmul/own_gemm.h"
 #include "layers/cuda.h"
 #include "muon.h"
 
 namespace {
 constexpr int TILE = 32, TILE_ROWS = 8;    // a tile's side; rows of threads in a block
 
-// to = factor * from (rows,cols), transposed if TURN. The factor is `scale` or, with a norm's square
-// on the device, 1 / (norm + eps).
-template <bool TURN, class To, class From>
+// to = factor * from (rows,cols), or its transpose. The factor is `scale` or, with a norm's square on
+// the device, 1 / (norm + eps).
+template <bool TRANSPOSED, class To, class From>
 __global__ void scaled_copy_kernel(To* to, const From* from, int rows, int cols, float scale, const double* square) {
     SHARED(float[TILE][TILE + 1], tile);
     const float factor = square ? float(1 / (sqrt(*square) + NewtonSchulz::eps)) : scale;
@@ -26,10 +26,10 @@ __global__ void scaled_copy_kernel(To* to, const From* from, int rows, int cols,
         const int r = row + i, c = column + lane;
         if (r >= rows || c >= cols) continue;
         const float x = factor * to_float(from[int64_t(r) * cols + c]);
-        if constexpr (TURN) tile[i][lane] = x;
+        if constexpr (TRANSPOSED) tile[i][lane] = x;
         else to[int64_t(r) * cols + c] = from_float<To>(x);
     }
-    if constexpr (!TURN) return;
+    if constexpr (!TRANSPOSED) return;
     __syncthreads();
     for (int i = first; i < TILE; i += TILE_ROWS) {
         const int r = row + lane, c = column + i;
@@ -37,10 +37,10 @@ __global__ void scaled_copy_kernel(To* to, const From* from, int rows, int cols,
     }
 }
 template <class To, class From>
-void scaled_copy(To* to, const From* from, int rows, int cols, bool turn, float scale, const double* square) {
+void scaled_copy(To* to, const From* from, int rows, int cols, bool transposed, float scale, const double* square) {
     const Launch tiles = {dim3(unsigned(ceil_div(cols, TILE)), unsigned(ceil_div(rows, TILE))), TILE * TILE_ROWS};
-    launch(turn ? scaled_copy_kernel<true, To, From> : scaled_copy_kernel<false, To, From>, tiles, to, from, rows, cols,
-           scale, square);
+    launch(transposed ? scaled_copy_kernel<true, To, From> : scaled_copy_kernel<false, To, From>, tiles, to, from, rows,
+           cols, scale, square);
 }
 
 // b = a I + b A + c A A, given A in a and A A in b (k,k)
