@@ -77,6 +77,32 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
     CHECK(text("cuda") == text("cpu"));
 }
 
+TEST_CASE("cuda command line: a growing batch and its noise are a CPU's; resumed, with the same bits") {
+    NEED_EMULATED();
+    Toy toy;
+    auto train = [&](const std::string& out, const std::vector<std::string>& more = {}) {
+        auto args = small(toy, out, {"--total-batch", "256", "--batch-warmup", "4", "--steps", "6"});
+        for (size_t i = 0; i + 1 < more.size(); i += 2) Toy::set(args, more[i], more[i + 1]);
+        args.push_back("--noise-scale");
+        const ProcessResult r = run_emulated(args);
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+    };
+    train("whole", {"--save-every", "1", "--keep", "0"});
+    for (const char* step : {"1", "3"}) {
+        train("parts", {"--resume", toy.dir + "/whole/step_0000000" + step});
+        CHECK(contains(toy.metrics("whole"), toy.metrics("parts")));
+        CHECK(same_file(toy.newest("whole") + "/model.safetensors", toy.newest("parts") + "/model.safetensors"));
+        fs::remove_all(toy.dir + "/parts");
+    }
+    train("cpu", {"--device", "cpu"});
+    for (const char* key : {"\"critical_batch\":", "\"tokens\":"}) {
+        const std::string gpu = toy.metrics("whole"), cpu = toy.metrics("cpu");
+        const double last = number(gpu.substr(gpu.rfind("{\"step\"")), key);
+        CHECK(last == doctest::Approx(number(cpu.substr(cpu.rfind("{\"step\"")), key)).epsilon(0.01));
+    }
+}
+
 TEST_CASE("cuda command line: pairs of answers are learnt as on a CPU; resumed, with the same bits") {
     NEED_EMULATED();
     Toy toy;

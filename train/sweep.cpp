@@ -61,7 +61,7 @@ Result<List> list_parse(const std::string& text) {
 std::string name_part(const List& list, const std::string& value) {
     std::string text = list.key + "=" + value;
     for (char& c : text)
-        if (!isalnum(static_cast<unsigned char>(c)) && !strchr("=.+-", c)) c = '-';
+        if (!isalnum(static_cast<unsigned char>(c)) && !strchr("=.+-_", c)) c = '-';
     return text;
 }
 
@@ -123,10 +123,11 @@ namespace {
 volatile sig_atomic_t sweep_signal = 0;
 volatile pid_t child = 0;
 
-// A terminal or a launcher may send its signal to the run, too, for which a second signal of the
-// same number is fatal. SIGHUP is another number: it asks for a checkpoint all the same.
-void pass_on(int s) {
-    if (!sweep_signal && child > 0) kill(child, SIGHUP);
+// A terminal's signal (si_code > 0) reaches the run, too. A launcher may send its own to the run as
+// well, for which a second signal of the same number is fatal. SIGHUP is another number: it asks
+// for a checkpoint all the same.
+void pass_on(int s, siginfo_t* info, void*) {
+    if (!sweep_signal && child > 0 && info->si_code <= 0) kill(child, SIGHUP);
     sweep_signal = s;
 }
 sigset_t stopping_signals() {
@@ -350,8 +351,8 @@ Status sweep(const std::vector<std::string>& lists, const std::string& out, cons
     if (flock(lock, LOCK_EX | LOCK_NB) != 0)
         return fail(Exit::usage, "--out %s: another sweep is using this directory", s.out.c_str());
     struct sigaction action = {};
-    action.sa_handler = pass_on;
-    action.sa_flags = SA_RESTART;
+    action.sa_sigaction = pass_on;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
     for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
     // With other options, runs that have ended may have more to do.
     const Result<std::string> before = read_file(s.options, 1 << 20);
