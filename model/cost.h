@@ -83,8 +83,8 @@ class CostModel {
                 0,
                 bytes};
     }
-    // Newton-Schulz iterations (layers/optimizer/muon.cpp). Bytes: what an iteration's three products
-    // read and write.
+    // Newton-Schulz iterations (layers/optimizer/muon.cpp). Bytes: what an iteration's three
+    // products read and write.
     Cost newton_schulz(int rows, int cols) const {
         const double k = std::min(rows, cols), n = std::max(rows, cols);
         return {{.rows = rows, .in = cols},

@@ -23,8 +23,8 @@ TEST_CASE("optimizer flags: each optimizer learns, with its own defaults, and in
         CHECK(contains(run_toml(toy, name), by_sign ? "lr = 9.99999975e-05\n" : "lr = 0.000600000028\n"));
         CHECK(contains(run_toml(toy, name), by_sign ? "weight-decay = 0.6" : "weight-decay = 0.1"));
         CHECK(last_number(toy, name, "val_loss") < (by_sign ? 5.5 : 5.3));    // ln 257 = 5.55
-        CHECK(contains(must({"info", toy.newest(name) + "/optimizer.safetensors"}).out,
-                       name == "signum" ? "lion" : name));
+        const std::string states = name == "normuon" ? "m row_square v\n" : by_sign ? "m\n" : "m v\n";
+        CHECK(contains(must({"info", toy.newest(name) + "/optimizer.safetensors"}).out, states));
     }
 }
 
@@ -50,14 +50,15 @@ TEST_CASE("optimizer flags: a resumed run has the bits of one that was not inter
         const std::string whole = toy.metrics(a), rest = toy.metrics(b);
         CHECK(whole.ends_with(rest));
         CHECK(contains(rest, "val_loss_average"));
-        // A state's codes would be read as numbers.
+        if (more[1] == "adamw") continue;
+        // Codes would be read as numbers.
         Words other = toy.args(b + "x", all);
         toy.set(other, "--state-dtype", "fp32");
         toy.set(other, "--resume", toy.dir + "/" + a + "/step_00000006");
         const ProcessResult r = run_flatgpt(other);
         INFO(r.err);
         CHECK(r.exit_code == 3);
-        CHECK(contains(r.err, more[1] == "adamw" ? "bf16" : "_scales."));
+        CHECK(contains(r.err, "_scales."));
     }
 }
 

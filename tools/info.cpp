@@ -120,18 +120,16 @@ Status safetensors_info(const std::string& path, int64_t bytes, Rows& rows) {
         prefixes.insert(e.name.substr(0, e.name.find('.')));
         types.insert(e.type == TensorType::f32 ? "F32" : e.type == TensorType::bf16 ? "BF16" : "F16");
     }
-    const Optimizer* optimizer = nullptr;
-    for (const Optimizer* o : optimizers()) {
-        std::set<std::string> names;
-        for (const OptimizerState& s : o->states) names.insert(s.name);
-        if (!prefixes.empty() && names == prefixes) optimizer = o;
-    }
+    std::set<std::string> states = {AVERAGE.name};
+    for (const Optimizer* o : optimizers())
+        for (const OptimizerState& s : o->states) states.insert({s.name, s.name + std::string("_scales")});
+    const bool optimizer = !prefixes.empty() && std::ranges::includes(states, prefixes);
     rows = {kind(optimizer ? "optimizer state" : "safetensors"),
             {"tensors", file.entries().size()},
             count_row("numbers", numbers),
             {"types", types, join({types.begin(), types.end()}, " ")},
             bytes_row(bytes)};
-    if (optimizer) rows.insert(rows.begin() + 1, {"optimizer", optimizer->name});
+    if (optimizer) rows.insert(rows.begin() + 1, {"states", prefixes, join({prefixes.begin(), prefixes.end()}, " ")});
     return {};
 }
 

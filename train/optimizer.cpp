@@ -183,7 +183,7 @@ std::string Trainer::optimizer_text() const {
     const double passes = training_flops(device.model->op, config, o.seq_len, plan.weighted) * double(o.total_batch);
     // A step's time is that of the rank with the most work.
     const double share = *std::ranges::max_element(of_rank) * plan.ranks / passes;
-    text += formatted("; Newton-Schulz takes %s a step, %.2g %% of the passes' work", decimal(flops, "FLOP").c_str(),
+    text += formatted("; Newton-Schulz takes %s a step, %.3g %% of the passes' work", decimal(flops, "FLOP").c_str(),
                       100 * share);
     if (share > 0.5) text += ": too much. Muon needs about two thirds of AdamW's steps, so a larger --total-batch pays";
     return text;

@@ -8,14 +8,16 @@
 // The other kernels are bound by memory: they move each element a few times.
 #include "layers/matmul/cublaslt_gemm.cuh"
 #include "layers/matmul/own_gemm.h"
+#include "layers/scratch.h"
+#include "layers/cuda.cuh"
 #include "layers/cuda.h"
 #include "muon.h"
 
 namespace {
 constexpr int TILE = 32, TILE_ROWS = 8;    // a tile's side; rows of threads in a block
 
-// to = factor * from (rows,cols), or its transpose. The factor is `scale` or, with a norm's square on
-// the device, 1 / (norm + eps).
+// to = factor * from (rows,cols), or its transpose. The factor is `scale` or, with a norm's square
+// on the device, 1 / (norm + eps).
 template <bool TRANSPOSED, class To, class From>
 __global__ void scaled_copy_kernel(To* to, const From* from, int rows, int cols, float scale, const double* square) {
     SHARED(float[TILE][TILE + 1], tile);

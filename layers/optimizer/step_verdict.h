@@ -1,6 +1,6 @@
 // step_verdict.h - whether a step is applied (operation step_verdict), alike on all devices.
 #pragma once
-#include "ops.h"
+#include "layers/ops.h"
 
 HOST_DEVICE inline float clip_scale(double clip, double norm) {
     return clip > 0 && norm > clip ? float(clip / norm) : 1.0f;
