@@ -103,10 +103,10 @@ template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds
     T* d = dlogits + n * Vp;
     if (weights) scale *= weights[n];
     const float of_lse = more.z_loss != 0 ? 1 + 2 * more.z_loss * (logf(sum) + top) : 1;
-    const float factor = scale * of_lse / sum, even = more.label_smoothing / V;
+    const float factor = scale * of_lse / sum, even = scale * more.label_smoothing / V;
     auto slope = [&](float x) {
         const float z = shape.value(x);
-        return (Softmax::exp(z - top) * factor - scale * even) * shape.slope(z);
+        return (Softmax::exp(z - top) * factor - even) * shape.slope(z);
     };
     each_vector<W>(KEEP ? kept : x, vectors, [&](int i, const Vec<T, W>& v) {    // vectors that this thread stored
         Vec<T, W> g;
@@ -116,9 +116,8 @@ template <class T, int W, bool KEEP, bool PLAIN> __global__ void __launch_bounds
     for (int v = vectors * W + threadIdx.x; v < Vp; v += blockDim.x)
         d[v] = from_float<T>(v < V ? slope(to_float(x[v])) : 0.0f);
     __syncthreads();    // another thread has written the target's element
-    const float label = 1 - more.label_smoothing + even;
-    if (threadIdx.x == 0)
-        d[y] = from_float<T>((Softmax::exp(logit - top) * of_lse / sum - label) * scale * shape.slope(logit));
+    const float label = scale * (1 - more.label_smoothing) + even;
+    if (threadIdx.x == 0) d[y] = from_float<T>((Softmax::exp(logit - top) * factor - label) * shape.slope(logit));
 }
 
 // Bytes of a multiprocessor's shared memory. The system reserves 1 KB of it for each block.
