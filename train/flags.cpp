@@ -276,6 +276,19 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
                       "combination of several, in --out/lr=1e-4 and so on; a table of their losses at the end, and in "
                       "--out/sweep.json. The same command goes on with a sweep that was stopped",
               .excludes = {"--dry-run", "--preview", "--trace", "--ranks", "--rank", "--master"}},
+             {.name = "--recipe",
+              .to = &o.recipe,
+              .help =
+                  "fill in optimizer, batch, steps, rate and its schedule from the model's size and --tokens, where "
+                  "they are not given, and say why: compute-optimal",
+              .choices = {"none", "compute-optimal"},
+              .excludes = {"--prefer", "--prompts", "--lora-rank", "--decay-from"}},
+             {.name = "--tokens",
+              .to = &o.tokens,
+              .help = "tokens to train on in all; 0: 20 for each parameter",
+              .min = 0,
+              .max = 1e18,
+              .needs = {"--recipe"}},
              {.name = "--init",
               .to = &o.init,
               .help = "new weights are meant, in the shape of that directory or GGUF file "
@@ -540,6 +553,7 @@ Command train_command() {
     const std::vector<Flag> machine = flag_groups(machine_flags(*o));
     c.flags.insert(c.flags.end(), machine.begin(), machine.end());
     c.resolved = &o->resolved;
+    c.given = &o->given;
     c.retired = {"eval-batches"};
     c.run = [o] {
         if (!o->gpu.empty()) TRY(gpu_named(o->gpu).status);

@@ -173,6 +173,7 @@ Status Trainer::set_up() {
     device.model->store.comm = ranks.comm.get();
     TRY(agreed(read_lines()));
     if (!o.chat.empty() && !o.pack && !o.preview && needs_padding()) note_padding();
+    TRY(agreed(apply_recipe()));
     TRY(agreed(choose_optimizer()));
     TRY(agreed(choose_batch()));
     agree_on_batch();

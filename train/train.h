@@ -46,6 +46,9 @@ struct TrainOptions {
     bool cautious_decay = false, clip_groups = false;
     double ema = 0, average_tail = 0;
     int mup_base = 0;
+    std::string recipe = "none";
+    int64_t tokens = 0;
+    std::vector<std::string> given;    // names of the flags that were set
     double z_loss = 0, dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool noise_scale = false;
@@ -144,6 +147,7 @@ struct Trainer {
     Status check_same_start();
     void broadcast_algorithms();    // gives rank 0's algorithms to all ranks
     void share_cores();
+    Status apply_recipe();        // train/recipe.cpp: options that were left open
     Status choose_optimizer();    // train/optimizer.cpp: the plan's row, states, groups
     std::string optimizer_text() const;
     float average_rate(int64_t step) const;
