@@ -23,7 +23,7 @@ Status Trainer::apply_recipe() {
     if (o.epochs)
         return fail(Exit::usage, "--recipe: it chooses the steps from --tokens; give these instead of --epochs");
     const double parameters = double(config_parameters(config));
-    const double tokens = o.tokens > 0 ? double(o.tokens) : 20 * parameters, compute = 6 * parameters * tokens;
+    const double budget = o.tokens > 0 ? double(o.tokens) : 20 * parameters, compute = 6 * parameters * budget;
     const double best_batch = 0.2920 * std::pow(compute, 0.3271), rate = 0.3118 * std::pow(compute, -0.1250);
     const int64_t unit = int64_t(std::max(o.batch, batch_unit())) * o.seq_len * ranks.count();
     const int64_t batch = unit * std::max<int64_t>(1, std::llround(best_batch / double(unit)));
@@ -35,10 +35,10 @@ Status Trainer::apply_recipe() {
         note("--total-batch " + std::to_string(batch),
              formatted("about %.3g tokens, 0.2920 C^0.3271 for C = %.3g FLOPs (DeepSeek LLM, 2024)", best_batch,
                        compute));
-    const int64_t steps = std::max<int64_t>(1, std::llround(tokens / double(o.total_batch)));
+    const int64_t steps = std::max<int64_t>(1, std::llround(budget / double(o.total_batch)));
     if (fill(*this, "--steps", &o.steps, steps, "0", std::to_string(steps)))
         note("--steps " + std::to_string(steps),
-             human_count(tokens) + " tokens, " +
+             human_count(budget) + " tokens, " +
                  (o.tokens > 0 ? std::string("as --tokens says")
                                : "20 for each of " + human_count(parameters) + " parameters (Hoffmann et al. 2022)"));
     const double rounded = strtod(formatted("%.2g", rate).c_str(), nullptr);
