@@ -78,7 +78,7 @@ Status Trainer::issue() {
     TRY(loss->draw());
     for (int i = 0; i < loss->updates(); i++) {
         if (i > 0) state.skipped += device.model->train.finish().skipped;
-        TRY(issue_update(first));
+        TRY(issue_update(first, i + 1 == loss->updates()));
     }
     if (trace) trace->stop();
     issued++;
@@ -89,7 +89,7 @@ Status Trainer::issue() {
 
 // Queues one update of the step's batches. An update that is not finite or exceeds a limit is
 // skipped by operation step_verdict, on the device.
-Status Trainer::issue_update(int64_t first) {
+Status Trainer::issue_update(int64_t first, bool last) {
     Model& g = *device.model;
     int S = o.seq_len;
     const int64_t count = batches.batches(issued), positions = batches.step_tokens(issued);
@@ -116,7 +116,7 @@ Status Trainer::issue_update(int64_t first) {
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
     OptimizerParams params = optimizer_params;
     params.lr = float(learning_rate(schedule, issued));
-    params.average_rate = average_rate(issued);
+    params.average_rate = last ? average_rate(issued) : 0;
     g.train.update(params, limits, uint64_t(o.seed), stop_flags());
     return {};
 }
@@ -138,6 +138,7 @@ Step Trainer::outcome() {
     state.bad_in_a_row = std::isfinite(s.loss) && std::isfinite(s.norm) ? 0 : state.bad_in_a_row + 1;
     state.updates = s.updates;
     state.tokens += batches.step_tokens(state.step);
+    if (!s.skipped && average_rate(state.step) > 0) state.averaged++;
     state.step++;
     if (const StepSize& size = sizes[(state.step - 1) % 2]; o.noise_scale && size.first_targets < size.terms)
         add_noise(size, s);
@@ -360,18 +361,17 @@ Status Trainer::validate() {
         state.best_step = state.step;
     }
     val_text = formatted("  val %.4f", mean);
-    double averaged = NAN;
-    if (plan.average && average_rate(state.step - 1) > 0) {
-        device.model->store.use_average();
-        const Result<double> loss_of_average = loss->validate(show);
-        device.model->store.restore();
-        averaged = TRY(loss_of_average);
-        val_text += formatted(" (average %.4f)", averaged);
+    if (ranks.first()) {    // the other ranks write no metrics
+        extra_metrics.set("val_loss", mean);
+        loss->add_validation(extra_metrics);
     }
-    if (!ranks.first()) return {};    // the other ranks write no metrics
-    extra_metrics.set("val_loss", mean);
-    if (!std::isnan(averaged)) extra_metrics.set("val_loss_average", averaged);
-    loss->add_validation(extra_metrics);
+    if (state.averaged == 0) return {};
+    device.model->store.use_average();
+    const Result<double> averaged = loss->validate(show);
+    device.model->store.restore();
+    TRY(averaged.status);
+    val_text += formatted(" (average %.4f)", averaged.value);
+    if (ranks.first()) extra_metrics.set("val_loss_average", averaged.value);
     return {};
 }
 
@@ -416,7 +416,8 @@ Status Trainer::loop() {
     flops_per_token = training_flops(device.model->op, config, o.seq_len, plan.weighted);
     if (state.step < o.steps)
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
-    const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0 && !loss->on_host();
+    // The average's rate depends on the number of updates, so it needs the last step's outcome.
+    const bool ahead = device.gpu && !plan.average && o.skip_loss_z == 0 && o.skip_norm_z == 0 && !loss->on_host();
     Status saved;
     if (!state.unwritten.empty()) {
         TRY(catch_up());

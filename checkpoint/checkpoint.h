@@ -63,6 +63,7 @@ struct TrainState {
     int64_t best_step = -1;         // step with the lowest validation loss so far
     double best_loss = INFINITY;    // validation loss of best_step
     int64_t bad_validations = 0;    // number of validations since then
+    int64_t averaged = 0;           // updates that the weights' average contains
     int64_t documents = -1;         // documents of the training data that begin with end-of-text
     int64_t decay_begin = -1;       // --decay-from: its checkpoint's step, and the rate of that step
     double decay_rate = 0;

@@ -37,6 +37,7 @@ constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETE
 // the value that it has there.
 constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
                                      {"bad_validations", &TrainState::bad_validations},
+                                     {"averaged", &TrainState::averaged},
                                      {"documents", &TrainState::documents},
                                      {"decay_begin", &TrainState::decay_begin},
                                      {"samples_bytes", &TrainState::samples_bytes}};

@@ -457,6 +457,8 @@ Result<WeightsReader> average_reader(const ModelSource& m, const Config& c) {
     const Status none = fail(Exit::usage,
                              "--average: %s: it has no average of the weights; train --ema or --average-tail keeps one",
                              m.path.c_str());
+    if (!m.gguf && is_adapter(m.path))
+        return fail(Exit::usage, "--average: %s: expected a run that trains weights, found adapters", m.path.c_str());
     const std::vector<std::string> paths = TRY(checkpoint_tensor_files(m.path, "optimizer"));
     if (m.gguf || access(paths[0].c_str(), F_OK) != 0) return none;
     Weights all = TRY(weights_of(TRY(open_all(paths)), *c.family)), average = {all.files, {}};
@@ -464,9 +466,19 @@ Result<WeightsReader> average_reader(const ModelSource& m, const Config& c) {
     for (const auto& [name, found] : all.tensors)
         if (name.starts_with(prefix)) average.tensors.emplace(bare_name(name.substr(prefix.size()), *c.family), found);
     if (average.tensors.empty()) return none;
-    const WeightsReader reader = {c, without_adapters(config_tensors(c)), FromFiles{average, c}};
-    TRY(weights_match(average, c, {{StateKind::weights, "", reader.tensors}}, all.location(m.path)));
-    return reader;
+    // A tensor that was not trained has no average: the weights have it.
+    const WeightsReader weights = TRY(weights_reader(m, c));
+    auto averaged = [average, &family = *c.family](const Tensor& t) {
+        return average.tensors.contains(bare_name(t.pieces[0].name, family));
+    };
+    std::vector<Tensor> trained = weights.tensors;
+    std::erase_if(trained, [&](const Tensor& t) { return !averaged(t); });
+    TRY(weights_match(average, c, {{StateKind::weights, "", trained}}, all.location(m.path)));
+    auto read = [averaged, weights, files = FromFiles{average, c}](const Tensor& t, int64_t first, int64_t n,
+                                                                   float* to) {
+        return averaged(t) ? files(t, first, n, to) : weights.read(t, first, n, to);
+    };
+    return WeightsReader{c, weights.tensors, read};
 }
 
 Result<std::shared_ptr<const SafetensorsFiles>> ModelSource::weights() const {
@@ -530,9 +542,29 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     return loading.broken.status();    // checksums first: damage explains non-finite elements
 }
 
+namespace {
+// The states' names in tensors' names: "m" of "m.wte".
+std::string state_of(const std::string& name) { return name.substr(0, name.find('.')); }
+const std::string AVERAGE_PREFIX = AVERAGE.name + std::string(".");
+}    // namespace
+
+// An average that the checkpoint lacks begins later, and one that the run does not keep is left out.
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
-    const Weights w = TRY(weights_of(TRY(open_all(TRY(checkpoint_tensor_files(dir, "optimizer")))), *g.c.family));
-    const std::vector<SavedState> states = optimizer_states(g);
+    Weights w = TRY(weights_of(TRY(open_all(TRY(checkpoint_tensor_files(dir, "optimizer")))), *g.c.family));
+    std::vector<SavedState> states = optimizer_states(g);
+    auto is_average = [](const std::string& name) { return name.starts_with(AVERAGE_PREFIX); };
+    const bool has_average = std::ranges::any_of(w.tensors, is_average, [](auto& t) { return t.first; });
+    if (!has_average) std::erase_if(states, [&](const SavedState& s) { return is_average(s.prefix); });
+    if (!g.plan.average) std::erase_if(w.tensors, [&](auto& t) { return is_average(t.first); });
+    std::set<std::string> found, expected;
+    for (const auto& [name, tensor] : w.tensors) found.insert(state_of(name));
+    for (const SavedState& state : states) expected.insert(state_of(state.prefix));
+    if (found != expected)
+        return fail(Exit::usage,
+                    "%s: its optimizer has the states %s, the run's has %s; give the --optimizer and --state-dtype "
+                    "that it was trained with, or begin a new run --from it",
+                    w.location(dir).c_str(), join({found.begin(), found.end()}, ", ").c_str(),
+                    join({expected.begin(), expected.end()}, ", ").c_str());
     TRY(weights_match(w, g.c, states, w.location(dir)));
     for (const SavedState& state : states) TRY((Loading{w, g, state, nullptr}.run()));
     return {};

@@ -231,7 +231,7 @@ RULES = [
     ("no local memory", "", "", no_local_memory),
     ("no other fences", "", "", no_other_fences),
     ("16 bytes a thread", r"(?!attention/cached|router)\S+ \w+<(bf16, 8|float, 4)\b(?!, \w+ByPosition)", "", wide),
-    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward\w* (prepare|finish))|optimizer/update (update|momentum|squares)_kernel|"
+    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward\w* (prepare|finish))|optimizer/update (update|momentum|squares)_kernel(?!<1>)|"
                           r"matmul/experts tensor_kernel|attention/cached\w* \w+<(bf16, bf16|float, float), \d, \d+, [84]", "",
      wide),
     ("overlaps the kernel in front", r"(matmul/linear gemv|matmul/norm_linear normed)_kernel", "sm_90a", overlaps("LDG", 4)),

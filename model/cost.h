@@ -83,12 +83,12 @@ class CostModel {
                 0,
                 bytes};
     }
-    // Newton-Schulz iterations (layers/optimizer/muon.cpp). Bytes: what an iteration's three
-    // products read and write.
+    // Newton-Schulz iterations (layers/optimizer/muon.cpp). Bytes: factors and results of an
+    // iteration's three products.
     Cost newton_schulz(int rows, int cols) const {
         const double k = std::min(rows, cols), n = std::max(rows, cols);
         return {{.rows = rows, .in = cols},
-                NEWTON_SCHULZ_STEPS * (3 * k * k * n + k * k * k),
+                NEWTON_SCHULZ_STEPS * newton_schulz_flops(rows, cols),
                 0,
                 NEWTON_SCHULZ_STEPS * p * (3 * k * n + 5 * k * k) + 2 * g * k * n};
     }

@@ -124,7 +124,7 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     });
     if (!dw.relw) dbias = nullptr;
     if (!plan.optimizer) return {};
-    store.group_factors = TRY(param_groups(c, tensors, plan.groups));
+    store.group_factors = TRY(param_groups(c, tensors, plan.groups, plan.mup_base, *plan.optimizer));
     for (size_t i = 0; i < tensors.size(); i++) {    // allocated memory is zero
         const Tensor& t = tensors[i];
         const int64_t first = t.offset / 64, end = ceil_div(t.offset + t.size(), 64);

@@ -1,6 +1,8 @@
 // optimizers.cpp - the optimizers' rows, the shapes of their states, and groups of tensors.
 #include "model/optimizers.h"
 
+#include "layers/optimizer/muon.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -98,11 +100,7 @@ std::vector<Tensor> scale_tensors(std::vector<Tensor> state) {
     return state;
 }
 
-// FLOPs of an iteration of Newton-Schulz (layers/optimizer/muon.cpp).
-static double work(const BlockMatrix& m) {
-    const double k = double(std::min(m.rows, m.cols)), n = double(std::max(m.rows, m.cols));
-    return 3 * k * k * n + k * k * k;
-}
+static double work(const BlockMatrix& m) { return newton_schulz_flops(double(m.rows), double(m.cols)); }
 std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors, int ranks, bool by_bucket) {
     std::vector<BlockMatrix> all;
     int64_t next_row = 0;
@@ -155,13 +153,12 @@ static bool chosen(const GroupRule& rule, const Config& c, const Tensor& t) {
         case GroupRule::Which::embeddings: return t.bucket == 0 && !t.vector && t.name != "headw";
         case GroupRule::Which::head: return t.name == (c.tied ? "wte" : "headw");
         case GroupRule::Which::scalars: return t.vector;
-        case GroupRule::Which::matrices: return is_block_matrix(t);
     }
     return false;
 }
 
 Result<ParamGroups> param_groups(const Config& c, const std::vector<Tensor>& tensors,
-                                 const std::vector<GroupRule>& rules) {
+                                 const std::vector<GroupRule>& rules, int mup_base, const Optimizer& o) {
     ParamGroups to;
     std::vector<ParamGroup> wanted;
     for (const Tensor& t : tensors) wanted.push_back({1, t.decay ? 1.0f : 0.0f});
@@ -170,6 +167,7 @@ Result<ParamGroups> param_groups(const Config& c, const std::vector<Tensor>& ten
         for (size_t i = 0; i < tensors.size(); i++) {
             if (tensors[i].frozen || !chosen(rule, c, tensors[i])) continue;
             any = true;
+            if (rule.which == GroupRule::Which::named) TRY(named_whole(rule.pattern, tensors[i], "--param-group"));
             if (rule.lr) wanted[i].lr = *rule.lr;
             if (rule.decay) wanted[i].decay = *rule.decay;
         }
@@ -178,6 +176,8 @@ Result<ParamGroups> param_groups(const Config& c, const std::vector<Tensor>& ten
                         rule.pattern.c_str(), tensors[0].name.c_str(), tensors.back().name.c_str());
     }
     for (size_t i = 0; i < tensors.size(); i++) {
+        const float scale = mup_scale(c, mup_base, o, tensors[i]).lr;
+        wanted[i].lr *= scale, wanted[i].decay /= scale;
         ParamGroup* const first = to.factors.of;
         ParamGroup* const end = first + to.count;
         ParamGroup* const found = std::find(first, end, wanted[i]);

@@ -4,15 +4,15 @@
 // A step updates ranges of elements: all parameters at once, or with ZeRO the rank's partition of
 // each bucket. A rule (UpdateRule) treats every element alone. Muon (Jordan et al. 2024) needs
 // whole matrices: momentum replaces the gradients of the blocks' matrices by directions, each
-// matrix is orthogonalized by one rank, and the rule `given` applies the result. So states and
-// masters stay divided by elements, and the results have the same bits as those of one process.
+// matrix is orthogonalized by one rank, and the rule `given` applies the result. States and masters
+// stay divided by elements, and results are those of one process but for rounding.
 #pragma once
 #include <optional>
 
 #include "model/tensors.h"
 
-// parameter: one value per parameter. elementwise: one per parameter that a rule treats alone, so
-// with Muon not for the blocks' matrices. row: one per row of these matrices, always a float.
+// parameter: one value per parameter. elementwise: one per parameter outside of matrices that are
+// orthogonalized. row: one per row of these matrices, always a float.
 enum class StateSize { parameter, elementwise, row };
 struct OptimizerState {
     const char* name;    // "m": its tensors in files are "m.NAME"
@@ -66,7 +66,7 @@ MupScale mup_scale(const Config& c, int base, const Optimizer& o, const Tensor& 
 
 // Sets factors for some tensors; a later rule replaces an earlier one's.
 struct GroupRule {
-    enum class Which { named, embeddings, head, scalars, matrices } which = Which::named;
+    enum class Which { named, embeddings, head, scalars } which = Which::named;
     std::string pattern;               // named: of our names or the files', as in --train-only
     std::optional<float> lr, decay;    // nothing: unchanged
 };
@@ -75,7 +75,8 @@ struct ParamGroups {
     int count = 0;
     std::vector<uint8_t> of_tensor;    // by tensor
 };
-// Without rules vectors do not decay. Exit 2: a rule names no tensor, or there are more than
-// GroupFactors::MOST different groups.
+// Without rules vectors do not decay. mup_base: as in mup_scale, whose factors of the rate multiply
+// the rules'; the decay per step stays. Exit 2: a rule names no tensor, or a part of one, or there
+// are more than GroupFactors::MOST different groups.
 Result<ParamGroups> param_groups(const Config& c, const std::vector<Tensor>& tensors,
-                                 const std::vector<GroupRule>& rules);
+                                 const std::vector<GroupRule>& rules, int mup_base, const Optimizer& o);

@@ -235,17 +235,19 @@ std::vector<int> config_owners(const Config& c, int ranks) {
 bool tensor_named(const std::string& pattern, const Tensor& t) {
     return named_by(pattern, t.name) || pieces_named_by(pattern, t) > 0;
 }
+Status named_whole(const std::string& pattern, const Tensor& t, const char* flag) {
+    const int pieces = pieces_named_by(pattern, t);
+    if (pieces == 0 || pieces == int(t.pieces.size()) || named_by(pattern, t.name)) return {};
+    return fail(Exit::usage,
+                "%s %s: it names %d of the %d matrices that are trained together as %s; name all of them, or %s", flag,
+                pattern.c_str(), pieces, int(t.pieces.size()), t.name.c_str(), t.name.c_str());
+}
 Status check_trained(const Config& c) {
     const std::vector<Tensor> tensors = config_tensors(c);
     for (const std::string& pattern : c.trained) {
         bool any = false;
         for (const Tensor& t : tensors) {
-            const int pieces = pieces_named_by(pattern, t);
-            if (pieces > 0 && pieces < int(t.pieces.size()) && !named_by(pattern, t.name))
-                return fail(Exit::usage,
-                            "--train-only %s: it names %d of the %d matrices that are trained together as %s; name "
-                            "all of them, or %s",
-                            pattern.c_str(), pieces, int(t.pieces.size()), t.name.c_str(), t.name.c_str());
+            TRY(named_whole(pattern, t, "--train-only"));
             any |= tensor_named(pattern, t);
         }
         if (!any)

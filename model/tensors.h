@@ -74,3 +74,5 @@ int64_t config_frozen_size(const Config& c, int ranks = 1);
 Status check_trained(const Config& c);
 // Whether a pattern with * and ? matches the tensor's name, or the name of one of its pieces.
 bool tensor_named(const std::string& pattern, const Tensor& t);
+// Exit 2: the pattern of this flag matches some pieces of the tensor, but not all.
+Status named_whole(const std::string& pattern, const Tensor& t, const char* flag);

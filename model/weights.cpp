@@ -69,6 +69,9 @@ void ParamStore::set_ranges(const std::vector<Tensor>& tensors) {
             if (!runs[i].matrices) elementwise += end - first;
         }
 }
+bool ParamStore::has_matrices(int bucket) const {
+    return std::ranges::find(matrices, bucket, &BlockMatrix::bucket) != matrices.end();
+}
 template <class F> void ParamStore::each_update_range(const Partition& s, F f) const {
     for (const UpdateRange& range : update_ranges)
         if (range.first >= s.first && range.first < s.first + s.size) f(range);
@@ -178,7 +181,7 @@ int64_t ParamStore::state_first(StateKind part, const UpdateRange& s) const {
     const bool own = part > StateKind::weights && state_rows[state_index(part)].size == StateSize::elementwise;
     return (own ? s.elementwise : s.local_first) / (is_scales(part) ? 64 : 1);
 }
-// A state's numbers of a range; nothing if it has none.
+// Part of a state that belongs to a range; null pointers if the range has none.
 StateArray ParamStore::state_of(size_t i, const UpdateRange& s) const {
     if (i >= states.size() || state_rows[i].size == StateSize::row) return {};
     if (s.matrices && state_rows[i].size == StateSize::elementwise) return {};
@@ -196,7 +199,7 @@ void ParamStore::update(const Step* step, OptimizerParams settings, uint64_t see
     if (!matrices.empty() && zero < 2) {
         for (const Partition& s : all) {
             momentum(s, to);
-            if (zero) comm->all_gather(gradients(s.bucket), s.size, op.gradient);
+            if (zero && has_matrices(s.bucket)) comm->all_gather(gradients(s.bucket), s.size, op.gradient);
         }
         await();
         transform_matrices(-1, grads, 0, to);
@@ -217,11 +220,11 @@ void ParamStore::momentum(const Partition& s, const StepArguments& to) {
 void ParamStore::orthogonalize(const BlockMatrix& m, Gradient* direction, const StepArguments& to) {
     const int rows = int(m.rows), cols = int(m.cols);
     // The root mean square of an orthogonal matrix is 1 / sqrt(longer side).
-    const float size = 0.2f, scale = size * std::sqrt(float(std::max(rows, cols)));
+    const float rms = 0.2f, scale = rms * std::sqrt(float(std::max(rows, cols)));
     op.orthogonalize(direction, matrix_work, scale, rows, cols);
     if (!optimizer->normalizes_rows) return;
     float* row_squares = static_cast<float*>(states[optimizer->states.size() - 1].p) + m.first_row;
-    op.normalize_rows(direction, row_squares, size, to.step, to.settings, rows, cols);
+    op.normalize_rows(direction, row_squares, rms, to.step, to.settings, rows, cols);
 }
 // Orthogonalizes the matrices of a bucket (-1: of all), whose directions are in `whole`, a full
 // buffer from element `begin` on. Each rank does those that it owns, and sends them to the others.
@@ -241,7 +244,7 @@ void ParamStore::transform_matrices(int bucket, Gradient* whole, int64_t begin, 
 // computed.
 void ParamStore::transform_bucket(const Partition& s, const StepArguments& to) {
     momentum(s, to);
-    if (std::ranges::find(matrices, s.bucket, &BlockMatrix::bucket) == matrices.end()) return;
+    if (!has_matrices(s.bucket)) return;
     Gradient* whole = gradients(s.bucket);
     op.copy(op.at(whole, rank * s.size), partition_gradients(s), op.bytes(grads, s.size));
     comm->all_gather(whole, s.size, op.gradient);
@@ -261,9 +264,8 @@ void ParamStore::apply(const Partition& s, const StepArguments& to) {
                           matrices_only || !has_v ? StateArray{} : state_of(1, part), dw, groups + part.first / 64,
                           part.size, to.step, matrices_only ? UpdateRule::given : optimizer->rule, to.settings,
                           to.seed + uint64_t(part.first));
-        if (states.size() > optimizer->states.size() && to.settings.average_rate > 0)
-            op.average_weights(static_cast<float*>(states.back().p) + part.local_first, w, copy,
-                               to.settings.average_rate, part.size, to.step);
+        if (average() && to.settings.average_rate > 0)
+            op.average_weights(average() + part.local_first, w, copy, to.settings.average_rate, part.size, to.step);
     });
     if (!zero) return;
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
@@ -282,12 +284,11 @@ template <class F> void ParamStore::replace_parameters(F f) {
     }
 }
 void ParamStore::use_average() {
-    CHECK(states.size() > optimizer->states.size(), "there is no average");
+    CHECK(average(), "there is no average");
     replace_parameters([&](Parameter* weights, const float* copy, Gradient* kept, const Partition& s) {
-        const float* average = static_cast<float*>(states.back().p) + s.local_first;
         if (!copy) op.copy(kept, weights, weight_bytes(s.size));
-        if (params) op.from_floats(weights, average, s.size);
-        else op.copy(weights, average, weight_bytes(s.size));
+        if (params) op.from_floats(weights, average() + s.local_first, s.size);
+        else op.copy(weights, average() + s.local_first, weight_bytes(s.size));
     });
 }
 void ParamStore::restore() {
@@ -315,7 +316,9 @@ bool ParamStore::by_ranges(StateKind part) const {
 // update_ranges in which this rank has elements of the range offset..offset+n-1 of a part.
 template <class F> void ParamStore::each_piece(StateKind part, int64_t offset, int64_t n, F f) const {
     const int64_t unit = is_scales(part) ? 64 : 1;
+    const bool no_matrices = part > StateKind::weights && state_rows[state_index(part)].size == StateSize::elementwise;
     for (const UpdateRange& s : update_ranges) {
+        if (no_matrices && s.matrices) continue;
         const int64_t first = s.first / unit;
         const int64_t begin = std::max(offset, first), end = std::min(offset + n, first + s.size / unit);
         if (begin < end) f(begin, end - begin, state_first(part, s) + begin - first);

@@ -91,7 +91,11 @@ struct ParamStore {
     ParamStore(const ParamStore&) = delete;
     void set_layout(const Config& c, const Plan& plan);
     int64_t state_elements(size_t i) const;    // on this rank
-    int64_t matrix_work_elements() const;      // orthogonalize's for the largest matrix
+    // The weights' average, by partitions as masters are; null: none.
+    float* average() const {
+        return states.size() > optimizer->states.size() ? static_cast<float*>(states.back().p) : nullptr;
+    }
+    int64_t matrix_work_elements() const;    // orthogonalize's for the largest matrix
     // Number of sums of squares of which a gradient's norm consists: one a bucket, or a tensor.
     int64_t squares_count() const { return int64_t(clipped.empty() ? buckets.size() : clipped.size()); }
     Partition partition(int bucket) const;
@@ -156,6 +160,7 @@ struct ParamStore {
     template <class F> void each_piece(StateKind part, int64_t offset, int64_t n, F f) const;
     template <class F> void each_update_range(const Partition& s, F f) const;
     void set_ranges(const std::vector<Tensor>& tensors);
+    bool has_matrices(int bucket) const;
     void momentum(const Partition& s, const StepArguments& to);
     void orthogonalize(const BlockMatrix& m, Gradient* direction, const StepArguments& to);
     void transform_matrices(int bucket, Gradient* whole, int64_t begin, const StepArguments& to);

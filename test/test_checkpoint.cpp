@@ -373,7 +373,7 @@ TEST_CASE("state.json: hostile fields") {
     using nlohmann::json;
     TrainState full = toy_state(3, 4);    // with all optional fields
     full.algorithms = full.dtype = full.backend = "x", full.validation = ~uint64_t(0);
-    full.best_step = 0, full.best_loss = 1.0 / 3, full.bad_validations = 7, full.documents = 0;
+    full.best_step = 0, full.best_loss = 1.0 / 3, full.bad_validations = 7, full.averaged = 3, full.documents = 0;
     full.decay_begin = 0, full.decay_rate = 1.0 / 3, full.noise = {1e300 / 3, -1.0 / 3};
     const std::string text = state_json(full);
     const json good = json::parse(text);
@@ -382,7 +382,7 @@ TEST_CASE("state.json: hostile fields") {
     const std::set<std::string> texts = {"config", "algorithms", "dtype", "backend"};
     const std::set<std::string> hashes = {"data", "seed", "validation"};
     const std::set<std::string> optional = {"algorithms",      "dtype",     "backend",    "validation",
-                                            "bad_validations", "documents", "noise_scale"};
+                                            "bad_validations", "averaged", "documents", "noise_scale"};
     for (auto& [key, value] : good.items()) {
         for (json bad : {json(), json(-1), json(1.5), json(UINT64_MAX), json(1e300), json("x"), json::array(),
                          json::object(), json(true)}) {

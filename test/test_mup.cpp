@@ -19,9 +19,6 @@ std::vector<double> after_steps(int width, const Optimizer& o, int base) {
     Config c = {.V = V, .T = S, .L = 2, .NH = width / 32, .C = width, .F = 4 * width};
     c.tied = false;
     Plan plan = {.mode = RunMode::train, .B = B, .S = S, .optimizer = &o, .mup_base = base};
-    for (const Tensor& t : config_tensors(c))
-        if (const MupScale scale = mup_scale(c, base, o, t); scale.lr != 1)
-            plan.groups.push_back({GroupRule::Which::named, t.name, scale.lr, {}});
     Model g(cpu_ops<float>());
     REQUIRE(g.allocate(c, plan).ok());
     g.init(11);

@@ -11,14 +11,17 @@ namespace {
 // ---- memory -------------------------------------------------------------------------------------
 
 // Most bytes of optimizer state that ParamStore::collect gathers on one rank for a checkpoint.
-int64_t collected_bytes(const Config& c, const Plan& plan) {
+int64_t collected_bytes(const Config& c, const Plan& plan, bool bf16) {
     if (!plan.zero) return 0;
     const std::vector<Bucket> buckets = config_buckets(c, plan.ranks);
     const std::vector<int> owners = config_owners(c, plan.ranks);
     std::vector<int64_t> of_rank(size_t(plan.ranks), 0);
-    int64_t states = 0;    // read as floats
-    for (const OptimizerState& s : plan.optimizer->states) states += s.size != StateSize::row;
-    for (size_t k = 0; k < buckets.size(); k++) of_rank[size_t(owners[k])] += states * 4 * buckets[k].size;
+    double numbers = plan.average ? 1 : 0;    // read as floats, for each parameter
+    for (const OptimizerState& s : plan.optimizer->states) numbers += s.size != StateSize::row;
+    for (const Element type : plan.state_types) numbers += type == Element::uint8 ? 1.0 / 64 : 0;
+    if (plan.master && bf16) numbers++;
+    for (size_t k = 0; k < buckets.size(); k++)
+        of_rank[size_t(owners[k])] += int64_t(numbers * 4 * double(buckets[k].size));
     return *std::max_element(of_rank.begin(), of_rank.end());
 }
 
@@ -26,7 +29,8 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     int64_t largest = 0;    // bytes; a matrix is transposed through a buffer
     for (const Tensor& x : config_tensors(t.config))
         if (x.layout == FileLayout::transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
-    rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20) + collected_bytes(t.config, t.plan)});
+    rows.push_back({"a checkpoint in the making",
+                    2 * largest + (4 << 20) + collected_bytes(t.config, t.plan, t.device.dtype == Dtype::bf16)});
     // Libraries allocate memory on first use. A toy model runs first, so that this process's
     // measured memory includes theirs.
     Device toy = TRY(open_device(t.o.device, true));

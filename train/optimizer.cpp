@@ -4,6 +4,7 @@
 #include <map>
 #include <sstream>
 
+#include "layers/optimizer/muon.h"
 #include "model/cost_table.h"
 #include "train.h"
 
@@ -53,11 +54,18 @@ Result<GroupRule> group_rule(const std::string& text) {
     return rule;
 }
 
-// Sets a parameter from its flag, or, if that is negative, from the optimizer's row.
-void choose(Trainer& t, const char* flag, double* asked, float* to) {
-    if (*asked < 0) t.resolve(flag, "-1.0", formatted("%.9g", double(*to)));
-    else *to = float(*asked);
-    *asked = double(*to);
+// Sets a parameter from its flag, or, if that is -1, both from the optimizer's row.
+Status choose(Trainer& t, const std::string& flag, double* asked, float* to) {
+    if (*asked < 0 && *asked != -1)
+        return fail(Exit::usage, "--%s %g: expected a number that is not negative, or -1 for the optimizer's",
+                    flag.c_str(), *asked);
+    if (*asked < 0) {
+        const std::string text = formatted("%.6g", double(*to));
+        t.resolve(flag, "-1.0", text);
+        *asked = strtod(text.c_str(), nullptr);
+    }
+    *to = float(*asked);
+    return {};
 }
 }    // namespace
 
@@ -131,10 +139,10 @@ Status Trainer::choose_optimizer() {
     plan.optimizer = &row;
     plan.state_types = TRY(state_types(o.state_dtype));
     optimizer_params = row.defaults;
-    choose(*this, "lr", &o.lr, &optimizer_params.lr);
-    choose(*this, "weight-decay", &o.weight_decay, &optimizer_params.weight_decay);
-    choose(*this, "beta1", &o.beta1, &optimizer_params.beta1);
-    choose(*this, "beta2", &o.beta2, &optimizer_params.beta2);
+    TRY(choose(*this, "lr", &o.lr, &optimizer_params.lr));
+    TRY(choose(*this, "weight-decay", &o.weight_decay, &optimizer_params.weight_decay));
+    TRY(choose(*this, "beta1", &o.beta1, &optimizer_params.beta1));
+    TRY(choose(*this, "beta2", &o.beta2, &optimizer_params.beta2));
     optimizer_params.momentum = float(o.momentum);
     optimizer_params.cautious = o.cautious_decay;
     plan.clip_groups = o.clip_groups;
@@ -147,42 +155,44 @@ Status Trainer::choose_optimizer() {
                     "--lr-head, --weight-decay-head: the model's head has the embeddings' weights; give "
                     "--lr-embedding, --weight-decay-embedding");
     plan.mup_base = o.mup_base;
-    const MupScale matrices =
-        mup_scale(config, o.mup_base, row, {.name = "0.projw", .rows = 2, .cols = 2, .bucket = 1});
-    const MupScale head = mup_scale(config, o.mup_base, row, {.name = "headw"});
-    // A factor of the rate is also one of the decay per step, which should not depend on the width.
-    plan.groups.push_back({Which::matrices, "", matrices.lr, 1 / matrices.lr});
-    if (!config.tied)
-        plan.groups.push_back({Which::head, "", float(o.lr_head) * head.lr, float(o.decay_head) / head.lr});
+    if (o.mup_base && config.tied)
+        return fail(
+            Exit::usage,
+            "--mup-base: it needs a head with weights of its own, whose initial size and rate follow the width: "
+            "--tied no");
+    if (!config.tied) plan.groups.push_back({Which::head, "", float(o.lr_head), float(o.decay_head)});
     if (o.lora_plus != 1) plan.groups.push_back({Which::named, "*_b", float(o.lora_plus), {}});
     for (const std::string& rule : split(o.group_rules, ' '))
         if (!rule.empty()) plan.groups.push_back(TRY(group_rule(rule)));
-    return param_groups(config, config_tensors(config), plan.groups).status;
+    return param_groups(config, config_tensors(config), plan.groups, o.mup_base, row).status;
 }
 
-// Rate at which the average follows the weights in a step (0, 1, ...). An EMA begins as the mean of
-// all steps, until that changes as slowly as its decay says.
+// Rate at which the average follows the weights in a step (0, 1, ...). The first one copies the
+// weights. An EMA weighs all steps evenly until 1/steps falls below 1 - decay; a start from 0 would bias it.
 float Trainer::average_rate(int64_t step) const {
-    if (o.ema > 0) return float(std::max(1 - o.ema, 1 / double(step + 1)));
-    const int64_t first = o.steps - std::max<int64_t>(1, int64_t(o.average_tail * double(o.steps)));
-    return o.average_tail > 0 && step >= first ? 1 / float(step - first + 1) : 0;
+    const double mean = 1 / double(state.averaged + 1);
+    if (o.ema > 0) return float(std::max(1 - o.ema, mean));
+    const int64_t first = o.steps - std::max<int64_t>(1, std::llround(o.average_tail * double(o.steps)));
+    return o.average_tail > 0 && step >= first ? float(mean) : 0;
 }
 
 // What Newton-Schulz costs beside the passes, for the dry run.
 std::string Trainer::optimizer_text() const {
     std::string text = plan.optimizer->help;
     if (!plan.optimizer->orthogonalizes) return text;
-    double flops = 0;
-    const CostModel cost(device.model->op, [](void*, const void*, int64_t) { return false; });
-    std::vector<double> of_rank(size_t(plan.ranks), 0);
+    // A step waits for the rank with the most work, with --zero 2 in each block.
+    double flops = 0, longest = 0;
+    std::map<int, std::vector<double>> of_rank;
     for (const BlockMatrix& m : block_matrices(config_tensors(config, plan.ranks), plan.ranks, plan.zero == 2)) {
-        const double own = cost.orthogonalize(nullptr, nullptr, 0, int(m.rows), int(m.cols)).flops();
+        const double own = NEWTON_SCHULZ_STEPS * newton_schulz_flops(double(m.rows), double(m.cols));
         flops += own;
-        of_rank[size_t(m.owner)] += own;
+        std::vector<double>& work = of_rank[plan.zero == 2 ? m.bucket : 0];
+        work.resize(size_t(plan.ranks));
+        work[size_t(m.owner)] += own;
     }
+    for (const auto& [bucket, work] : of_rank) longest += *std::ranges::max_element(work);
     const double passes = training_flops(device.model->op, config, o.seq_len, plan.weighted) * double(o.total_batch);
-    // A step's time is that of the rank with the most work.
-    const double share = *std::ranges::max_element(of_rank) * plan.ranks / passes;
+    const double share = longest * plan.ranks / passes;
     text += formatted("; Newton-Schulz takes %s a step, %.3g %% of the passes' work", decimal(flops, "FLOP").c_str(),
                       100 * share);
     if (share > 0.5) text += ": too much. Muon needs about two thirds of AdamW's steps, so a larger --total-batch pays";

@@ -471,6 +471,7 @@ Status Trainer::resume() {
     device.model->train.set_updates(s.updates);
     const uint64_t validation = state.validation;
     state = s;
+    if (!plan.average) state.averaged = 0;
     state.decay_begin = o.decay_from.empty() ? -1 : schedule.decay_begin;
     state.decay_rate = o.decay_from.empty() ? 0 : schedule.lr;
     if (decaying) {    // the other run's directory has these

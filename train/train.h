@@ -223,9 +223,9 @@ struct Trainer {
     // Functions of train_gpt.cu.
     Status loop();
     bool needs_padding() const;
-    Status issue();                         // queues one more step on the device
-    Status issue_update(int64_t first);     // first: number of sequences before the step
-    bool due_after(int64_t steps) const;    // work is due between this step and the next
+    Status issue();                                   // queues one more step on the device
+    Status issue_update(int64_t first, bool last);    // first: number of sequences before the step
+    bool due_after(int64_t steps) const;              // work is due between this step and the next
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
     int stop_flags() const;                                                // stop signal, plus SAVE_DUE if due
     Step outcome();                                                        // waits for the oldest issued step

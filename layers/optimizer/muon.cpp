@@ -5,12 +5,10 @@
 // 3072 takes 29 GFLOP in five iterations. Bound by FMAs. A product's lower blocks are computed in
 // strips of rows, then rounded, written, and mirrored.
 #include "layers/matmul/matmul.h"
+#include "muon.h"
 
-// Copies of muon.h's constants: muon.h uses inline functions of the standard library, which a file
-// of kernels may not (cpu.h).
 namespace ISA {
-constexpr int STEPS = 5, STRIP = 128, MIRROR = 16;    // rows of a strip; size of a mirrored block
-constexpr float FACTOR_A = 3.4445f, FACTOR_B = -4.7750f, FACTOR_C = 2.0315f;
+constexpr int STRIP = 128, MIRROR = 16;    // rows of a strip; size of a mirrored block
 
 // Adds up in double, in an order that depends on n alone.
 static double squares(const float* x, int64_t n) {
@@ -24,27 +22,26 @@ static double sum(const double* x, int n) {
     return total;
 }
 
-// X as a product's factor: element (i,j), with i along the shorter side k, is x[i * step + j *
-// along].
-template <class P> struct Wide {
+// A matrix (k,n) whose element (i,j) is x[i * row_stride + j * column_stride].
+template <class P> struct MatrixView {
     const P* x;
     int k, n;
-    int64_t step, along;
+    int64_t row_stride, column_stride;
 };
 // to (k,k) = f(i, j, X X^T), symmetric.    strip: (STRIP,k)
-template <Tiles tiles, class P, class F> static void symmetric_product(P* to, float* strip, Wide<P> x, F f) {
+template <Tiles tiles, class P, class F> static void symmetric_product(P* to, float* strip, MatrixView<P> x, F f) {
     const int k = x.k;
     for (int first = 0; first < k; first += STRIP) {
         const int rows = least(STRIP, k - first), columns = first + rows;
         Matmul<P, P> m = {.M = rows,
                           .N = columns,
                           .K = x.n,
-                          .a = x.x + first * x.step,
-                          .ra = x.step,
-                          .ca = x.along,
+                          .a = x.x + first * x.row_stride,
+                          .ra = x.row_stride,
+                          .ca = x.column_stride,
                           .b = x.x,
-                          .rb = x.along,
-                          .cb = x.step,
+                          .rb = x.column_stride,
+                          .cb = x.row_stride,
                           .c = strip};
         m.tiles = tiles;
         matmul(m);
@@ -61,7 +58,7 @@ template <Tiles tiles, class P, class F> static void symmetric_product(P* to, fl
         });
     }
 }
-template <class P> INLINE P as(float x) {    // the nearest P; x is finite
+template <class P> INLINE P round_to(float x) {    // the nearest P; x is finite
     if constexpr (sizeof(P) == 4) return x;
     else {
         uint32_t u;
@@ -111,21 +108,22 @@ template <class P, Tiles tiles> static void orthogonalize(float* x, float* work,
     Work<P> w(work, size, int64_t(k) * k);
     auto* row_squares = reinterpret_cast<double*>(w.next);    // (rows): fits, as cols > 1
     each_item(rows, size, [&](int64_t r) { row_squares[r] = squares(x + r * cols, cols); });
-    const float factor = float(1 / (__builtin_sqrt(sum(row_squares, rows)) + 1e-7));
+    const float factor = float(1 / (__builtin_sqrt(sum(row_squares, rows)) + NewtonSchulz::eps));
     each_range(size, ONE_THREAD, size, [&](Range r, int) {
-        for (int64_t i = r.from; i < r.to; i++) w.x[i] = as<P>(factor * x[i]);
+        for (int64_t i = r.from; i < r.to; i++) w.x[i] = round_to<P>(factor * x[i]);
     });
-    for (int step = 0; step < STEPS; step++) {
-        const Wide<P> whole = {w.x, k, n, tall ? 1 : cols, tall ? cols : 1}, square = {w.a, k, k, k, 1};
-        symmetric_product<tiles>(w.a, w.strip, whole, [](int64_t, bool, float v) { return as<P>(v); });
+    for (int step = 0; step < NEWTON_SCHULZ_STEPS; step++) {
+        const MatrixView<P> whole = {w.x, k, n, tall ? 1 : cols, tall ? cols : 1}, square = {w.a, k, k, k, 1};
+        symmetric_product<tiles>(w.a, w.strip, whole, [](int64_t, bool, float v) { return round_to<P>(v); });
         symmetric_product<tiles>(w.b, w.strip, square, [&](int64_t at, bool diagonal, float v) {
-            return as<P>(FACTOR_B * widened(w.a[at]) + FACTOR_C * v + (diagonal ? FACTOR_A : 0));
+            return round_to<P>(float(NewtonSchulz::b) * widened(w.a[at]) + float(NewtonSchulz::c) * v +
+                               (diagonal ? float(NewtonSchulz::a) : 0));
         });
         matmul(next_product<P, tiles>(w.next, w.b, w.x, rows, cols));
-        const bool last = step + 1 == STEPS;
+        const bool last = step + 1 == NEWTON_SCHULZ_STEPS;
         each_range(size, ONE_THREAD, size, [&](Range r, int) {
             for (int64_t i = r.from; i < r.to && last; i++) x[i] = scale * w.next[i];
-            for (int64_t i = r.from; i < r.to && !last; i++) w.x[i] = as<P>(w.next[i]);
+            for (int64_t i = r.from; i < r.to && !last; i++) w.x[i] = round_to<P>(w.next[i]);
         });
     }
 }

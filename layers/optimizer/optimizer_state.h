@@ -2,8 +2,8 @@
 //
 // Each block of 64 numbers has a scale, its largest absolute value, and codes of the quotients:
 // the dynamic codes of Dettmers et al. 2022 (section 2.1), with two changes. The largest code is
-// exactly 1, with either sign, so that encoding decoded numbers gives the same codes and scale:
-// files may hold floats. And v, whose codes have no sign, becomes 0 only if it is 0, because a step
+// exactly 1, with either sign, so that a block's scale does not drift when its numbers are decoded
+// and encoded again. And v, whose codes have no sign, becomes 0 only if it is 0, because a step
 // divides by its root.
 //
 // A code's magnitude j has BITS bits: 7 and a sign for m, 8 for v. j = 0 is 0. Else decade e =

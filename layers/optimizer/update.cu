@@ -22,19 +22,20 @@ constexpr int THREADS = 256;
 
 constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = SQUARES_PARTS;    // floats a block loads at once; most blocks
 
-// partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size: a multiple of PART
-__global__ void squares_kernel(double* partial, const float* x, int64_t n, int64_t size) {
+// partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size: a multiple of PART. W: 4,
+// or 1 if x is not aligned: a matrix may begin anywhere in its tensor.
+template <int W> __global__ void squares_kernel(double* partial, const float* x, int64_t n, int64_t size) {
     const int64_t end = min(n, (blockIdx.x + 1) * size);
     int64_t i = blockIdx.x * size;
     double sum = 0;
     for (; i + PART <= end; i += PART) {
-        Vec<float> v[4];    // in flight at once
+        Vec<float, W> v[16 / W];    // in flight at once
 #pragma unroll
-        for (int k = 0; k < 4; k++) v[k] = load<4>(x + i + (k * THREADS + threadIdx.x) * 4);
+        for (int k = 0; k < 16 / W; k++) v[k] = load<W>(x + i + (k * THREADS + threadIdx.x) * W);
 #pragma unroll
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 16 / W; k++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) sum += double(v[k][j]) * double(v[k][j]);
+            for (int j = 0; j < W; j++) sum += double(v[k][j]) * double(v[k][j]);
     }
     for (i += threadIdx.x; i < end; i += THREADS) sum += double(x[i]) * double(x[i]);
     sum = block_sum(sum);
@@ -62,7 +63,8 @@ template <bool ADD, class X> __global__ void sum_kernel(double* out, const X* x,
 void cuda_sum_of_squares(double* out, const float* x, int64_t n) {
     const int64_t size = PART * ceil_div(n, PART * MAX_PARTS), parts = ceil_div(n, size);
     double* partial = static_cast<double*>(cuda_scratch(MAX_PARTS * 8));
-    launch(squares_kernel, {unsigned(parts), THREADS}, partial, x, n, size);
+    const bool aligned = uintptr_t(x) % 16 == 0;
+    launch(aligned ? squares_kernel<4> : squares_kernel<1>, {unsigned(parts), THREADS}, partial, x, n, size);
     launch(sum_kernel<false, double>, {1, 128}, out, partial, parts);
 }
 
@@ -197,7 +199,7 @@ __device__ inline float move_of(UpdateRule rule, float g, float& m, float& v, co
 // 4 of philox(seed, updates, i / 4), so a repeated step gives the same bits.
 template <bool MASTER, class T>
 __global__ void update_kernel(Parameters<T> p, const Step* step, UpdateRule rule, OptimizerParams a, uint64_t seed) {
-    const Step s = *step;
+    const Step& s = *step;
     if (s.skipped) return;
     const int64_t at = W * (blockIdx.x * int64_t(THREADS) + threadIdx.x);
     const bool inside = at < p.n;
@@ -242,7 +244,7 @@ template <class T> void update_weights(T* w, float* master, StateArray m, StateA
 
 __global__ void momentum_kernel(float* dw, StateArray m, const uint8_t* groups, int64_t n, const Step* step, float beta,
                                 uint64_t seed) {
-    const Step s = *step;
+    const Step& s = *step;
     if (s.skipped) return;
     const int64_t at = W * (blockIdx.x * int64_t(THREADS) + threadIdx.x);
     const bool inside = at < n;
