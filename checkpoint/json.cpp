@@ -35,12 +35,10 @@ constexpr Row<OutlierDetector> DETECTORS[] = {{"loss", &TrainState::loss}, {"gra
 constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // + 1: config
 // Fields that are written only if they differ from those of a new TrainState. A missing field gets
 // the value that it has there.
-constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
-                                     {"bad_validations", &TrainState::bad_validations},
-                                     {"averaged", &TrainState::averaged},
-                                     {"documents", &TrainState::documents},
-                                     {"decay_begin", &TrainState::decay_begin},
-                                     {"samples_bytes", &TrainState::samples_bytes}};
+constexpr Row<int64_t> OPTIONAL[] = {
+    {"best_step", &TrainState::best_step},     {"bad_validations", &TrainState::bad_validations},
+    {"averaged", &TrainState::averaged},       {"documents", &TrainState::documents},
+    {"decay_begin", &TrainState::decay_begin}, {"samples_bytes", &TrainState::samples_bytes}};
 constexpr Row<std::string> OPTIONAL_TEXTS[] = {{"dtype", &TrainState::dtype},
                                                {"backend", &TrainState::backend},
                                                {"algorithms", &TrainState::algorithms},

@@ -36,8 +36,8 @@ template <Shape shape> INLINE vf slope_of(vf z, Logits l) {
     return (1 - part * part) * l.scale;
 }
 
-// Returns the loss of one row; d, if not null, gets the gradient. e (V) holds the exponentials or,
-// if `smooth`, the shaped logits: d itself if it has floats, which may be x.
+// Returns the loss of one row; d, if not null, gets the gradient. e (V) is scratch for
+// exponentials or, if `smooth`, for shaped logits. If d has floats, e is d, and d may be x.
 template <Shape shape, bool smooth, class D>
 INLINE float row(D* d, float* e, const float* x, int target, float scale, LossPenalties more, Logits l, int V, int Vp) {
     constexpr bool plain = shape == Shape::plain;

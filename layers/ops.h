@@ -185,10 +185,10 @@ struct Routes {
 struct Distillation {
     float temperature = 1, mix = 0.5f;
 };
-// Terms of the training loss beside cross entropy, by their gradients alone: reported losses are
-// cross entropy. z_loss: factor of lse(z)^2, which keeps the sum of the logits' exponentials near 1
+// Terms beside cross entropy. Only gradients include these terms; reported losses do not.
+// z_loss: factor of lse(z)^2, which keeps the sum of the logits' exponentials near 1
 // (Chowdhery et al. 2022, section 5). label_smoothing e: the target has the probability 1 - e, and
-// all tokens share e evenly (Szegedy et al. 2016), as torch.nn.CrossEntropyLoss has it.
+// all tokens share e evenly (Szegedy et al. 2016).
 struct LossPenalties {
     float z_loss = 0, label_smoothing = 0;
 };

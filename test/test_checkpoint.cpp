@@ -381,7 +381,7 @@ TEST_CASE("state.json: hostile fields") {
     CHECK(state_parse(state_json(TrainState{}), "s").value == TrainState{});
     const std::set<std::string> texts = {"config", "algorithms", "dtype", "backend"};
     const std::set<std::string> hashes = {"data", "seed", "validation"};
-    const std::set<std::string> optional = {"algorithms",      "dtype",     "backend",    "validation",
+    const std::set<std::string> optional = {"algorithms",      "dtype",    "backend",   "validation",
                                             "bad_validations", "averaged", "documents", "noise_scale"};
     for (auto& [key, value] : good.items()) {
         for (json bad : {json(), json(-1), json(1.5), json(UINT64_MAX), json(1e300), json("x"), json::array(),

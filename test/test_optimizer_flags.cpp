@@ -69,7 +69,7 @@ TEST_CASE("optimizer flags: groups, an average that is exported, and a rate that
     for (const Words& more :
          {Words{"--lr-embedding", "3"}, Words{"--lr-scalars", "0"}, Words{"--weight-decay-embedding", "0"},
           Words{"--weight-decay-scalars", "1"}, Words{"--param-group", "*.fc*:lr=0.5,decay=0 0.qkvw:lr=2"},
-          Words{"--mup-base", "16", "--tied", "no"}, Words{"--momentum", "0.5", "--optimizer", "muon"}}) {
+          Words{"--mup-base", "16", "--tied", "false"}, Words{"--momentum", "0.5", "--optimizer", "muon"}}) {
         CAPTURE(more[0]);
         Words all = more;
         all.insert(all.end(), {"--steps", "20"});
@@ -125,7 +125,7 @@ TEST_CASE("optimizer flags: what is wrong is refused, and named") {
     refused({"--param-group", "0.qkvw:lr=-1"}, "PATTERN:lr=FACTOR");
     refused({"--param-group", "9.qkvw:lr=1"}, "9.qkvw");
     refused({"--lr-head", "2"}, "--lr-embedding");
-    refused({"--mup-base", "16"}, "--tied no");
+    refused({"--mup-base", "16"}, "--tied false");
     refused({"--param-group", "*.q_proj.weight:lr=2", "--model", "llama:d2"}, "names 1 of the 3 matrices");
     refused({"--ema", "0.9", "--average-tail", "0.5"}, "--ema");
     refused({"--ema", "1"}, "0.99");
@@ -139,4 +139,31 @@ TEST_CASE("optimizer flags: what is wrong is refused, and named") {
     }
     must(with(adapter, {"--optimizer", "muon"}), 2, "--optimizer muon");
     must(with(adapter, {"--optimizer", "lion", "--state-dtype", "int8"}));
+}
+
+TEST_CASE("optimizer flags: a recipe fills in what is not given, says why, and is kept by run.toml") {
+    Toy toy;
+    Words args = toy.args("r", {"--lr", "-1", "--recipe", "compute-optimal", "--tokens", "4000"});
+    const auto lr = std::find(args.begin(), args.end(), "--lr");
+    args.erase(lr, lr + 2);
+    const ProcessResult r = must(args, 0, "recipe compute-optimal");
+    for (const char* says : {"--optimizer muon", "--total-batch", "--steps", "--lr 0.0", "Bergsma", "DeepSeek"})
+        CHECK(contains(r.err, says));
+    const std::string toml = run_toml(toy, "r");
+    CHECK(contains(toml, "optimizer = \"muon\""));
+    CHECK(contains(toml, "lr-schedule = \"linear\""));
+    CHECK(contains(toml, "final-lr-frac = 0.0"));
+    CHECK(number(toml, "\ntotal-batch = ") > 0);
+    const double steps = number(toml, "\nsteps = "), batch = number(toml, "\ntotal-batch = ");
+    CHECK(std::fabs(steps * batch - 4000) <= batch / 2 + 1);
+    // The same run again, from its file: nothing is left open, so nothing is chosen.
+    const ProcessResult again = must({"train", "--config", toy.dir + "/r/run.toml", "--resume", "auto"});
+    CHECK(contains(again.err, "nothing to do"));
+    Words given = toy.args("given", {"--recipe", "compute-optimal", "--optimizer", "lion", "--steps", "3"});
+    must(given);
+    CHECK(contains(run_toml(toy, "given"), "optimizer = \"lion\""));
+    CHECK(contains(run_toml(toy, "given"), "steps = 3\n"));
+    CHECK(contains(run_toml(toy, "given"), "lr = 0.003\n"));
+    must(toy.args("bad", {"--recipe", "compute-optimal", "--epochs", "2"}), 2, "--tokens");
+    must(toy.args("bad", {"--tokens", "1000"}), 2, "--recipe");
 }

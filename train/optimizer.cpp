@@ -159,7 +159,7 @@ Status Trainer::choose_optimizer() {
         return fail(
             Exit::usage,
             "--mup-base: it needs a head with weights of its own, whose initial size and rate follow the width: "
-            "--tied no");
+            "--tied false");
     if (!config.tied) plan.groups.push_back({Which::head, "", float(o.lr_head), float(o.decay_head)});
     if (o.lora_plus != 1) plan.groups.push_back({Which::named, "*_b", float(o.lora_plus), {}});
     for (const std::string& rule : split(o.group_rules, ' '))
@@ -168,7 +168,8 @@ Status Trainer::choose_optimizer() {
 }
 
 // Rate at which the average follows the weights in a step (0, 1, ...). The first one copies the
-// weights. An EMA weighs all steps evenly until 1/steps falls below 1 - decay; a start from 0 would bias it.
+// weights. An EMA weighs all steps evenly until 1/steps falls below 1 - decay; a start from 0 would
+// bias it.
 float Trainer::average_rate(int64_t step) const {
     const double mean = 1 / double(state.averaged + 1);
     if (o.ema > 0) return float(std::max(1 - o.ema, mean));

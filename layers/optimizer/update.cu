@@ -22,8 +22,8 @@ constexpr int THREADS = 256;
 
 constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = SQUARES_PARTS;    // floats a block loads at once; most blocks
 
-// partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size: a multiple of PART. W: 4,
-// or 1 if x is not aligned: a matrix may begin anywhere in its tensor.
+// partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]. size: a multiple of PART.
+// W: 4, or 1 if x is not aligned, as a matrix may begin anywhere in its tensor.
 template <int W> __global__ void squares_kernel(double* partial, const float* x, int64_t n, int64_t size) {
     const int64_t end = min(n, (blockIdx.x + 1) * size);
     int64_t i = blockIdx.x * size;

@@ -517,8 +517,8 @@ const std::vector<Family> ROWS = {
      .rope = ROPE,
      .fixed = PLAIN,
      .names = llama_names({{"fc", {"model.layers.#.mlp.up_proj"}}})},
-    // nanochat norms queries and keys after the rotation, and without weights. Such a norm over a
-    // head is the same number before the rotation, which keeps a head's length, so it is ours.
+    // nanochat norms queries and keys after the rotation, and without weights. A rotation keeps a
+    // head's length, so this norm gives equal results before it: QkNorm::head, which comes before.
     {.type = "nanochat",
      .architecture = "NanoChatForCausalLM",
      .kinds = llama_kinds(nanochat_kinds),
