@@ -43,7 +43,7 @@ std::string bash_offers(const std::string& file, const std::string& words) {
 void check_bash(const std::string& file) {
     CHECK(contains(bash_offers(file, "flatgpt tr"), " train train-tokenizer "));
     CHECK(contains(bash_offers(file, "flatgpt help "), " sample "));
-    CHECK(contains(bash_offers(file, "flatgpt train --st"), " --steps --stride --stochastic-rounding "));
+    CHECK(contains(bash_offers(file, "flatgpt train --st"), " --steps --stride --state-dtype --stochastic-rounding "));
     CHECK(bash_offers(file, "flatgpt train --device ") == " auto cpu cuda ");
     CHECK(contains(bash_offers(file, "flatgpt sample --no"), " --no-echo "));
 }

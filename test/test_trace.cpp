@@ -121,7 +121,11 @@ TEST_CASE("trace: the lines of a step, of a prompt and of tokens are the referen
                                           "inverse_row_norms",
                                           "scale_columns_forward",
                                           "scale_columns_backward",
-                                          "distill_loss"};
+                                          "distill_loss",
+                                          "nesterov_momentum",    // Muon has these three, an average the last
+                                          "orthogonalize",
+                                          "normalize_rows",
+                                          "average_weights"};
 #define OPERATION(name, ...) CHECK_MESSAGE((seen.count(#name) + others.count(#name)) == 1, #name);
 #include "layers/operations.inc"
 #undef OPERATION
