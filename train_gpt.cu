@@ -139,7 +139,8 @@ Step Trainer::outcome() {
     state.updates = s.updates;
     state.tokens += batches.step_tokens(state.step);
     state.step++;
-    if (const StepSize& size = sizes[(state.step - 1) % 2]; o.noise_scale && size.first_targets < size.terms)
+    if (const StepSize& size = sizes[(state.step - 1) % 2];
+        o.noise_scale && !s.skipped && size.first_targets < size.terms)
         add_noise(size, s);
     if (s.skipped) {
         state.skipped++;
