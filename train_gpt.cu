@@ -140,7 +140,8 @@ Step Trainer::outcome() {
     state.tokens += batches.step_tokens(state.step);
     if (!s.skipped && average_rate(state.step) > 0) state.averaged++;
     state.step++;
-    if (const StepSize& size = sizes[(state.step - 1) % 2]; o.noise_scale && size.first_targets < size.terms)
+    if (const StepSize& size = sizes[(state.step - 1) % 2];
+        o.noise_scale && !s.skipped && size.first_targets < size.terms)
         add_noise(size, s);
     if (s.skipped) {
         state.skipped++;

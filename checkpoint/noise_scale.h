@@ -10,11 +10,11 @@
 struct NoiseScale {
     static constexpr double KEPT = 0.98;    // part of the averages that a step keeps: about 50 steps
     // Averages of estimates of tr(Sigma) and of |G|^2. Both lack the factor 1 / (1 - KEPT^steps),
-    // which their ratio does not have.
+    // which cancels in their ratio.
     double trace = 0, square = 0;
 
-    // few, many: targets of the small and of the large batch; the large one has the small one's,
-    // too. squares: of the norms of the gradients of their mean losses.
+    // few, many: targets of the small and of the large batch; the large batch contains the small
+    // one. few_square, many_square: squared norms of the gradients of their mean losses.
     void add(double few, double few_square, double many, double many_square) {
         const double s = (few_square - many_square) / (1 / few - 1 / many);
         const double g = (many * many_square - few * few_square) / (many - few);

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "checkpoint/manifest.h"
 #include "sanitizers.h"
 #include "toy_run.h"
 
@@ -15,18 +14,6 @@ void same_end(const Toy& toy, const std::string& a, const std::string& b) {
     CHECK(toy.metrics(a) == toy.metrics(b));
     for (const char* name : {"/model.safetensors", "/optimizer.safetensors"})
         CHECK(same_file(toy.newest(a) + name, toy.newest(b) + name));
-}
-// Changes state.json as another program might have written it, with its checksum in MANIFEST.
-void forge(const std::string& dir, const std::function<void(TrainState&)>& change) {
-    TrainState s = checkpoint_state(dir).value;
-    change(s);
-    const std::string text = state_json(s);
-    write_file(dir + "/state.json", text);
-    std::vector<FileChecksum> sums = manifest_read(dir).value;
-    for (FileChecksum& sum : sums)
-        if (sum.name == "state.json")
-            sum.bytes = int64_t(text.size()), sum.crc = crc32c(0, text.data(), int64_t(text.size()));
-    write_file(dir + "/MANIFEST", manifest_text(sums));
 }
 std::vector<std::string> shell(const std::string& script, const std::vector<std::string>& program) {
     std::vector<std::string> all = {"sh", "-c", script, "sh"};

@@ -91,6 +91,27 @@ TEST_CASE("noise: a run prints and keeps its critical batch, and a resumed one h
     CHECK(!contains(grows.substr(0, grows.find("{\"step\":7,")), "critical_batch"));
 }
 
+TEST_CASE("noise: a skipped update tells nothing") {
+    Toy toy;
+    // After 32 steps, each norm above the mean of those before is an outlier here.
+    must(with(toy.args("a", {"--total-batch", "256", "--steps", "60", "--skip-norm-z", "0.01"}), {"--noise-scale"}));
+    std::istringstream lines(toy.metrics("a"));
+    auto scale = [](const std::string& line) {
+        const size_t at = line.find("\"critical_batch\"");
+        return at == line.npos ? "" : line.substr(at);
+    };
+    int skipped = 0, changed = 0;
+    std::string before;
+    for (std::string line; std::getline(lines, line); before = scale(line)) {
+        const bool same = scale(line) == before;
+        skipped += contains(line, "\"skipped\":true") && same;
+        CHECK((same || !contains(line, "\"skipped\":true")));
+        changed += !same;
+    }
+    CHECK(skipped > 0);
+    CHECK(changed > 0);
+}
+
 TEST_CASE("noise: two ranks of one batch each know theirs, with and without ZeRO") {
     NEED_MPIRUN();
     RanksToy toy;

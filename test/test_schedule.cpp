@@ -114,6 +114,10 @@ TEST_CASE("schedule: a batch warm-up grows from one batch to all, never shrinks,
             if (warmup) CHECK(b.batches(0) == 1);
             if (warmup > full) CHECK(b.batches(warmup - 1) < std::max<int64_t>(2, full));
         }
+    const BatchSchedule longest = {1, 1 << 20, 1000000};
+    double tokens = 0;
+    for (int64_t step = 0; step < longest.warmup; step++) tokens += double(longest.step_tokens(step));
+    CHECK(longest.tokens_before(longest.warmup) == tokens);
 }
 
 TEST_CASE("detector: silent until it has 32 values") {

@@ -58,7 +58,7 @@ TEST_CASE("sweep: the runs are the product of the lists, with short names") {
     refused({"lr=1e-4,1e-3,1e-4"}, "found '1e-4' twice");
     refused({"lr=1e-4", "--lr=1e-3"}, "there is a list for lr already");
     refused({"warmip=1"}, "unknown option --warmip; did you mean --warmup?");
-    refused({"lr=1e-4,11"}, "--set lr: expected a number from 0 to 10, found '11'");
+    refused({"lr=1e-4,11"}, "--set lr: expected a number from -1 to 10, found '11'");
     refused({"lr-schedule=wsd,cosin"}, "found 'cosin'; did you mean cosine?");
     refused({"chat-val=x"}, "--set, chat-val=x: --chat-val needs --chat");
     refused({"out=a,b"}, "--out is the same for all runs");
@@ -110,6 +110,11 @@ TEST_CASE("sweep: the table is sorted by loss, a diverged run is a row of it, an
     Toy::set(command, "--steps", "310");
     must(command, 0, "resumed from " + toy.dir + "/s/lr=3e-3/step_00000300");
     CHECK(contains(toy.newest("s/lr=3e-3"), "step_00000310"));
+    // A run whose directory was removed starts again; the other has ended.
+    fs::remove_all(toy.dir + "/s/lr=1e-3");
+    const ProcessResult afresh = must(command, 0, "run 1 of 2, lr=3e-3, has ended already");
+    CHECK(contains(afresh.err, "run 2 of 2: "));
+    CHECK(contains(toy.newest("s/lr=1e-3"), "step_00000310"));
     // Its directory is no run's, and a run's is no sweep's.
     Toy::set(command, "--out", toy.dir + "/alone");
     must(command, 2, "holds a run; a sweep needs a directory of its own");
@@ -123,6 +128,69 @@ TEST_CASE("sweep: what only a dry run finds is refused before any run starts") {
          "none.bin");
     CHECK(!fs::exists(toy.dir + "/s"));
     must(with(toy.args("s", {"--set", "seed=1"}), {"--dry-run"}), 2, "--set and --dry-run exclude each other");
+}
+
+TEST_CASE("sweep: a file of another program stays as it is, and so does the file of --config") {
+    Toy toy;
+    const std::string dir = toy.dir + "/s", json = dir + "/sweep.json", toml = dir + "/sweep.toml";
+    fs::create_directory(dir);
+    const std::string options = "steps = 3\n";
+    write_file(toml, options);
+    const std::vector<std::string> command = with(toy.args("s", {"--set", "seed=1"}), {"--config", toml});
+    for (const char* other : {"mine", "{}", "[]", R"({"config":1,"runs":[]})", R"({"config":"","runs":[1]})",
+                              R"({"config":"","runs":[{"name":"a"}]})"}) {
+        write_file(json, other);
+        must(command, 2, "sweep.json was not written by a sweep, and would be overwritten");
+        CHECK(read_file(json) == other);
+    }
+    fs::remove(json);
+    must(with(command, {"--steps", "0", "--warmup", "1.5"}), 2, "--set, seed=1 is refused:\n");
+    CHECK(!fs::exists(json));
+    must(command);
+    CHECK(read_file(toml) == options);
+    CHECK(contains(toy.newest("s/seed=1"), "step_00000003"));
+    must(with(command, {"--resume", toy.newest("s/seed=1")}), 2, "each run of a sweep goes on with its own checkpoint");
+    must(with(command, {"--resume", "auto"}), 0, "has ended already");
+}
+
+TEST_CASE("sweep: a recipe fills in what is not given, as in a run alone") {
+    Toy toy;
+    std::vector<std::string> command =
+        toy.args("s", {"--recipe", "compute-optimal", "--tokens", "1280", "--set", "seed=1"});
+    must(command, 0, "recipe compute-optimal");
+    CHECK(contains(read_file(toy.dir + "/s/seed=1/run.toml"), "\noptimizer = \"muon\"\n"));
+}
+
+TEST_CASE("sweep: with other options no run has ended, even if the sweep is killed in the first one") {
+    Toy toy;
+    std::vector<std::string> command = toy.args("s", {"--set", "seed=1,2", "--steps", "3"});
+    must(command);
+    const std::vector<std::string> more = {"--set", "seed=1,2", "--steps", "100000", "--save-minutes", "0"};
+    Process p(toy.started("s", more));
+    auto rows = [&] {
+        const std::string text = read_file(toy.dir + "/s/seed=1/metrics.jsonl");
+        return std::count(text.begin(), text.end(), '\n');
+    };
+    for (int i = 0; i < 60000 && p.running() && rows() < 5; i++) usleep(1000);
+    p.send(SIGKILL);
+    p.wait();
+    const auto json = json_parse(read_file(toy.dir + "/s/sweep.json"), "sweep.json", 5);
+    REQUIRE(json.ok());
+    CHECK(contains(json.value["config"].get<std::string>(), "steps = 100000\n"));
+    for (const auto& run : json.value["runs"]) CHECK(run["exit"] == -1);
+}
+
+TEST_CASE("sweep: exit codes are known where the launcher ignores SIGCHLD") {
+    Toy toy;
+    std::vector<std::string> program = {"sh", "-c", "trap '' CHLD; exec \"$@\"", "sh"};
+    for (const std::string& word : toy.started("s", {"--set", "seed=1", "--steps", "3", "--out", "/dev/null/x"}))
+        program.push_back(word);
+    CHECK(run_process(program).exit_code == 4);
+    Toy::set(program, "--out", toy.dir + "/s");
+    Toy::set(program, "--warmup", "9");
+    const ProcessResult r = run_process(program);
+    INFO(r.err);
+    CHECK(r.exit_code == 2);    // the dry run's
 }
 
 TEST_CASE("sweep: a run that is killed is a row, and the others run all the same") {

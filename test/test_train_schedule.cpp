@@ -84,6 +84,33 @@ TEST_CASE("train schedule: what --decay-from cannot go on with is named") {
     for (const char* file : {"model.safetensors", "config.json", "tokenizer.json"})
         fs::copy(step + "/" + file, toy.dir + "/hub/" + file);
     refused({"--decay-from", toy.dir + "/hub", "--steps", "9"}, "expected a checkpoint of a run, with its optimizer's");
+    // Its --steps may be the run's, as run.toml has it, or the decay's end, and nothing else.
+    refused({"--decay-from", base, "--decay-steps", "2", "--steps", "9"},
+            "--steps 9 --decay-steps 2: the decay would end with step 10; give one of them");
+    must({"train", "--config", base + "/run.toml", "--out", toy.dir + "/both", "--decay-from", base, "--decay-steps",
+          "2", "--steps", "10"});
+    // Options that no version writes.
+    const std::string hostile = toy.dir + "/hostile", options = checkpoint_state(step).value.config;
+    fs::copy(step, hostile);
+    auto with_option = [&](const std::string& was, const std::string& now) {
+        const size_t at = options.find("\n" + was + "\n");
+        REQUIRE(at != options.npos);
+        forge(hostile, [&](TrainState& s) { s.config = std::string(options).replace(at + 1, was.size(), now); });
+    };
+    for (auto [was, now] : {std::pair{"total-batch = 128", "total-batch = 1e18"},
+                            {"steps = 8", "steps = 1e18"},
+                            {"steps = 8", "steps = -5"},
+                            {"batch-warmup = 0", "batch-warmup = 1e14"},
+                            {"total-batch = 128", "total-batch = nan"},
+                            {"warmup = -1.0", "warmup = 1e300"}}) {
+        with_option(was, now);
+        refused({"--decay-from", hostile, "--steps", "9"}, "with the options of its run; found none in state.json");
+    }
+    for (const char* rate : {"1e300", "-3", "nan", "inf", "10.5"}) {
+        with_option("lr = 0.003", std::string("lr = ") + rate);
+        refused({"--decay-from", hostile, "--steps", "9"}, "state.json: config: expected a learning rate from 0 to 10",
+                3);
+    }
     // The run's own directory is not that of a decay.
     must({"train", "--config", base + "/run.toml", "--decay-from", base, "--steps", "9"}, 2, "another --out");
     must({"train", "--config", base + "/run.toml", "--decay-from", base, "--steps", "9", "--resume", "auto"}, 2,

@@ -12,6 +12,7 @@
 #include "data/bpe.h"
 #include "data/loader.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
 #include "test.h"
 
 namespace fs = std::filesystem;
@@ -143,4 +144,16 @@ inline std::string check_memory(std::vector<std::string> args, double least) {
     CHECK(std::fabs(predicted / measured - 1) < 0.03);
     CHECK(measured > least);
     return said;
+}
+// Changes state.json as another program might have written it, with its checksum in MANIFEST.
+inline void forge(const std::string& dir, const std::function<void(TrainState&)>& change) {
+    TrainState s = checkpoint_state(dir).value;
+    change(s);
+    const std::string text = state_json(s);
+    write_file(dir + "/state.json", text);
+    std::vector<FileChecksum> sums = manifest_read(dir).value;
+    for (FileChecksum& sum : sums)
+        if (sum.name == "state.json")
+            sum.bytes = int64_t(text.size()), sum.crc = crc32c(0, text.data(), int64_t(text.size()));
+    write_file(dir + "/MANIFEST", manifest_text(sums));
 }

@@ -133,7 +133,7 @@ std::string duration(double seconds) {
 Status print_ranks(const Trainer& t) {
     const Plan& plan = t.plan;
     const Rates r = assumed_rates(t);
-    const CostComm sent = TRY(step_messages(t.device.model->op, t.config, plan, t.accumulate));
+    const CostComm sent = TRY(step_messages(t.device.model->op, t.config, plan, int(t.batches.full)));
     const int node = std::min(r.node, plan.ranks), nodes = int(ceil_div(plan.ranks, node));
     printf("ranks         %d, %d on each of %d machine%s, --zero %d\n", plan.ranks, node, nodes, nodes == 1 ? "" : "s",
            plan.zero);
@@ -179,7 +179,7 @@ static void print_run(const Trainer& t) {
     if (o.steps) steps += formatted("; %lld steps = %s tokens", (long long)o.steps, human_count(tokens).c_str());
     if (has_data) steps += formatted(", %.2f epochs", tokens / double(std::max<int64_t>(1, t.pass_tokens())));
     printf("step          %lld tokens = %d x %d x %d (accumulated)%s\n", (long long)o.total_batch, o.batch, o.seq_len,
-           t.accumulate, steps.c_str());
+           int(t.batches.full), steps.c_str());
     if (o.steps) printf("rate          %s\n", rate_text(t.schedule).c_str());
     const double flops = training_flops(t.device.model->op, t.config, o.seq_len, t.plan.weighted);
     printf("work          %s per token, %s per step%s\n", decimal(flops, "FLOP").c_str(),

@@ -34,7 +34,7 @@ std::vector<Flag> schedule_flags(TrainOptions& o) {
                  "fall, as wsd does, from the one that it had there over the steps that remain"},
         {.name = "--decay-steps",
          .to = &o.decay_steps,
-         .help = "so many steps more than the checkpoint has, instead of --steps; 0: --steps says",
+         .help = "steps of the decay, instead of a total in --steps; 0: up to --steps",
          .min = 0,
          .max = 99999999,
          .needs = {"--decay-from"}},
@@ -46,7 +46,8 @@ std::vector<Flag> schedule_flags(TrainOptions& o) {
          .excludes = {"--prompts"}},
         {.name = "--noise-scale",
          .to = &o.noise_scale,
-         .help = "measure the critical batch, in tokens: much larger batches save few steps, much smaller ones little "
+         .help = "measure the critical batch, in targets (tokens that are learnt): much larger batches save few steps, "
+                 "much smaller ones little "
                  "work. It needs two batches in a step, or two ranks",
          .excludes = {"--prefer", "--prompts"}},
         {"--dropout", &o.dropout,
@@ -273,8 +274,10 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {.name = "--set",
               .to = &o.set,
               .help = "a sweep: one run for each value of an option, as in --set lr=1e-4,3e-4,1e-3, or for each "
-                      "combination of several, in --out/lr=1e-4 and so on; a table of their losses at the end, and in "
-                      "--out/sweep.json. The same command goes on with a sweep that was stopped",
+                      "combination of several, in --out/lr=1e-4 and so on; a value cannot contain a comma. A table of "
+                      "their "
+                      "losses comes at the end, and is in --out/sweep.json. The same command goes on with a sweep "
+                      "that was stopped",
               .excludes = {"--dry-run", "--preview", "--trace", "--ranks", "--rank", "--master"}},
              {.name = "--recipe",
               .to = &o.recipe,
@@ -557,7 +560,7 @@ Command train_command() {
     c.retired = {"eval-batches"};
     c.run = [o] {
         if (!o->gpu.empty()) TRY(gpu_named(o->gpu).status);
-        if (!o->set.empty()) return sweep(o->set, o->out, o->resolved);
+        if (!o->set.empty()) return sweep(o->set, o->out, o->resolved, o->given);
         Trainer t;
         t.o = *o;
         return t.run();

@@ -104,7 +104,7 @@ void Trainer::broadcast_algorithms() {
     if (ranks.first()) {
         g.store.comm = nullptr;
         g.train.begin();
-        for (int i = 0; i < std::min(accumulate, 2); i++) {    // first batch assigns gradients, second adds
+        for (int i = 0; i < std::min<int64_t>(batches.full, 2); i++) {    // first batch assigns gradients, second adds
             g.batch.upload(tokens.data(), targets.data(), o.batch, o.seq_len);
             g.forward(true);
             g.loss(true, 1);
@@ -421,8 +421,8 @@ int64_t Trainer::steps_of(int64_t epochs, const BatchSchedule& b) const {
     return b.steps_for(std::max<int64_t>(1, epochs) * pass);
 }
 
-// The form is wsd's, whatever --lr-schedule says, and the rate is the checkpoint's, whatever --lr
-// says. A resumed decay takes both from its own checkpoint, because the first one may be gone.
+// A decay has wsd's form and begins at the checkpoint's rate; --lr-schedule and --lr have no
+// effect. A resumed decay takes both from its own checkpoint, because the first one may be gone.
 Status Trainer::plan_decay() {
     const TrainState before = TRY(checkpoint_state(start));
     int64_t begin = before.decay_begin;
@@ -439,6 +439,16 @@ Status Trainer::plan_decay() {
                         start.c_str(), old ? "step 0" : "none in state.json");
         begin = before.step;
         rate = learning_rate(*old, begin - 1);
+        if (!(rate >= 0 && rate <= 10))    // hostile options in state.json
+            return fail(Exit::input,
+                        "%s/state.json: config: expected a learning rate from 0 to 10 in step %lld, found %g",
+                        start.c_str(), (long long)begin, rate);
+        const int64_t end = begin + o.decay_steps;
+        // The run's own total, as its run.toml has it, is not meant for the decay.
+        if (o.decay_steps && o.steps && o.steps != end && o.steps != old->steps)
+            return fail(Exit::usage,
+                        "--steps %lld --decay-steps %lld: the decay would end with step %lld; give one of them",
+                        (long long)o.steps, (long long)o.decay_steps, (long long)end);
     }
     const int64_t asked = o.steps, more = o.decay_steps;
     if (more) {
@@ -471,11 +481,10 @@ Status Trainer::plan_steps() {
     if (o.total_batch / all > 1 << 20)
         return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
                     1 << 20, (long long)all);
-    accumulate = int(o.total_batch / all);
-    batches = {all, accumulate, o.batch_warmup};
-    if (o.batch_warmup && accumulate == 1)
+    batches = {all, o.total_batch / all, o.batch_warmup};
+    if (o.batch_warmup && batches.full == 1)
         progress.note("note: --batch-warmup changes nothing: a step has one batch; a larger --total-batch has several");
-    if (o.noise_scale && accumulate * plan.ranks < 2)
+    if (o.noise_scale && batches.full * plan.ranks < 2)
         return fail(
             Exit::usage,
             "--noise-scale: it compares gradients of a batch and of the whole step; expected at least two batches "

@@ -59,17 +59,32 @@ inline double learning_rate(const Schedule& s, int64_t step) {
     return s.lr;
 }
 
+// Sum of floor(factor * i / divisor) for i = 0 to n - 1, in O(log divisor): the points with whole
+// coordinates below a line. Each turn takes out the whole part of the slope and of the offset, then
+// exchanges the axes.
+inline int64_t floor_sum(int64_t n, int64_t factor, int64_t divisor) {
+    int64_t sum = 0, offset = 0;
+    while (n > 0) {
+        sum += n * (n - 1) / 2 * (factor / divisor) + n * (offset / divisor);
+        factor %= divisor, offset %= divisor;
+        const int64_t top = factor * n + offset;
+        n = top / divisor, offset = top % divisor;
+        std::swap(factor, divisor);
+    }
+    return sum;
+}
+
 // How many batches, counted on one rank, a step accumulates: from 1 in step 0 up to `full` from
 // step `warmup` on.
 struct BatchSchedule {
-    int64_t tokens = 1;    // batch, on all ranks
+    int64_t tokens = 1;    // tokens of one batch on all ranks
     int64_t full = 1, warmup = 0;
     int64_t batches(int64_t step) const { return step < warmup ? 1 + (full - 1) * step / warmup : full; }
     int64_t step_tokens(int64_t step) const { return batches(step) * tokens; }
     // Tokens of all steps before `step`.
     double tokens_before(int64_t step) const {
-        int64_t all = std::max<int64_t>(0, step - warmup) * full;
-        for (int64_t i = 0; i < std::min(step, warmup); i++) all += batches(i);
+        const int64_t growing = std::min(step, warmup);
+        const int64_t all = std::max<int64_t>(0, step - warmup) * full + growing + floor_sum(growing, full - 1, warmup);
         return double(all) * double(tokens);
     }
     // The least number of steps that have at least `wanted` tokens.

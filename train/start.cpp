@@ -39,7 +39,7 @@ Status Trainer::look_for_start() {
     const std::string& path = decaying ? o.decay_from : !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
     start = TRY(newest(without_slashes(path))).path;
-    // Such a run goes on with everything, as a resumed one does, but has a directory of its own.
+    // A decay takes weights, moments and position from the checkpoint, but has its own directory.
     for (const char* file : {"/state.json", "/optimizer.safetensors"})
         if (decaying && access((start + file).c_str(), F_OK) != 0 &&
             access((start + file + ".index.json").c_str(), F_OK) != 0)
@@ -474,7 +474,7 @@ Status Trainer::resume() {
     if (!plan.average) state.averaged = 0;
     state.decay_begin = o.decay_from.empty() ? -1 : schedule.decay_begin;
     state.decay_rate = o.decay_from.empty() ? 0 : schedule.lr;
-    if (decaying) {    // the other run's directory has these
+    if (decaying) {    // best step and metrics belong to the other run
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
         state.metrics_bytes = state.samples_bytes = 0;
         state.unwritten.clear();
@@ -494,7 +494,7 @@ Status Trainer::resume() {
     std::vector<std::string> changed = changed_options(s.config, o.resolved);
     const std::string backend = device.model->op.name;
     if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);
-    if (decaying)    // these options are not read
+    if (decaying)    // options that a decay ignores
         std::erase_if(changed, [](const std::string& c) {
             return c.starts_with("lr ") || c.starts_with("lr-schedule ") || c.starts_with("warmup ");
         });
@@ -516,11 +516,18 @@ std::optional<Schedule> Trainer::schedule_before(const TrainState& before) const
         return rows.contains(key) ? atof(rows[key].c_str()) : unset;
     };
     const std::string decay = rows["lr-schedule"];
-    for (const char* key : {"warmup", "steps", "total-batch", "batch-warmup"})    // state.json may hold any value
-        if (!(std::fabs(number(key)) < 1e15)) return {};
-    if (!(std::fabs(number("epochs")) <= 1e6) || !(number("decay-part", 0.2) >= 0) || decay.size() < 2) return {};
+    // state.json may hold any value; those that would overflow are out of the options' ranges.
+    const double most_tokens = std::min(1e12, double(batches.tokens) * (1 << 20));
+    for (auto [key, least, most] : {std::tuple{"warmup", -1.0, 1e12},
+                                    {"steps", 0.0, 99999999.0},
+                                    {"epochs", 0.0, 1e6},
+                                    {"total-batch", 0.0, most_tokens},
+                                    {"batch-warmup", 0.0, 1e6},
+                                    {"decay-part", 0.0, 1.0}})
+        if (!(number(key) >= least && number(key) <= most)) return {};
+    if (decay.size() < 2) return {};
     const BatchSchedule b = {batches.tokens, std::max<int64_t>(1, int64_t(number("total-batch")) / batches.tokens),
-                             std::min<int64_t>(1000000, int64_t(number("batch-warmup")))};
+                             int64_t(number("batch-warmup"))};
     int64_t steps = int64_t(number("steps"));
     if (steps == 0) steps = steps_of(int64_t(number("epochs")), b);    // passes over the data
     const double final_fraction = number("final-lr-frac");

@@ -56,8 +56,8 @@ Result<List> list_parse(const std::string& text) {
             return fail(Exit::usage, "--set %s: --%s is the same for all runs of a sweep", text.c_str(), fixed);
     return list;
 }
-// A part of a run's directory name: the value as it was given, without what paths and shells would
-// take for something else.
+// Returns a part of a run's directory name. Characters that paths or shells treat specially become
+// '-'.
 std::string name_part(const List& list, const std::string& value) {
     std::string text = list.key + "=" + value;
     for (char& c : text)
@@ -74,11 +74,12 @@ Status check_run(const SweepRun& run, const std::string& base) {
         const size_t equals = argument.find('=');
         const std::string name = argument.substr(0, equals);
         const auto row = std::ranges::find(train.flags, name, &Flag::name);
-        std::vector<std::string> known;
-        for (const Flag& f : train.flags) known.push_back(f.name);
-        if (row == train.flags.end())
+        if (row == train.flags.end()) {
+            std::vector<std::string> known;
+            for (const Flag& f : train.flags) known.push_back(f.name);
             return fail(Exit::usage, "--set %s: unknown option %s%s", argument.substr(2).c_str(), name.c_str(),
                         did_you_mean(name, known).c_str());
+        }
         if (Status s = flag_set(*row, {argument.substr(equals + 1)}); !s.ok())
             return fail(s.code, "--set %s", s.message.c_str() + 2);
         given.push_back(&*row);
@@ -123,35 +124,38 @@ namespace {
 volatile sig_atomic_t sweep_signal = 0;
 volatile pid_t child = 0;
 
-// A terminal's signal (si_code > 0) reaches the run, too. A launcher may send its own to the run as
-// well, for which a second signal of the same number is fatal. SIGHUP is another number: it asks
-// for a checkpoint all the same.
+// A terminal's signal (si_code > 0) reaches the run, too. A run ends at once on a second signal of
+// one number, and a launcher may already have sent the first. So the sweep sends SIGHUP, on which a
+// run also writes its checkpoint.
 void pass_on(int s, siginfo_t* info, void*) {
     if (!sweep_signal && child > 0 && info->si_code <= 0) kill(child, SIGHUP);
     sweep_signal = s;
 }
+constexpr int STOPPING[] = {SIGINT, SIGTERM, SIGHUP};
 sigset_t stopping_signals() {
     sigset_t all;
     sigemptyset(&all);
-    for (int s : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&all, s);
+    for (int s : STOPPING) sigaddset(&all, s);
     return all;
 }
 
 // Runs this program with the arguments; output: a file for both of its outputs, or -1. Returns the
-// exit code, as a shell counts it; -1: no process could be started.
+// exit code, as a shell counts it; -1: no process could be started, or its exit code is lost.
 int run_program(std::vector<std::string> arguments, int output) {
     arguments.insert(arguments.begin(), program_invocation_name);
     std::vector<char*> words;
     for (std::string& argument : arguments) words.push_back(argument.data());
     words.push_back(nullptr);
     const pid_t parent = getpid();
-    // No signal comes between the start of the process and the assignment of its number.
+    // No signal comes between the test for one and the assignment of the process's number.
     const sigset_t held = stopping_signals();
     sigset_t before;
     sigprocmask(SIG_BLOCK, &held, &before);
-    const pid_t pid = fork();
+    const int stopped = sweep_signal;
+    const pid_t pid = stopped ? -1 : fork();
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGHUP);    // a killed sweep leaves no run behind
+        for (int s : STOPPING) signal(s, SIG_DFL);    // the sweep's handler would swallow one before execv
+        prctl(PR_SET_PDEATHSIG, SIGHUP);              // a killed sweep leaves no run behind
         if (getppid() != parent) end_process(Exit::run);
         if (output >= 0) dup2(output, STDOUT_FILENO), dup2(output, STDERR_FILENO);
         sigprocmask(SIG_SETMASK, &before, nullptr);
@@ -160,10 +164,12 @@ int run_program(std::vector<std::string> arguments, int output) {
     }
     child = pid;
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0) return -1;
+    if (pid < 0) return stopped ? 128 + stopped : -1;
     int status = 0;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    pid_t ended = 0;
+    while ((ended = waitpid(pid, &status, 0)) < 0 && errno == EINTR) continue;
     child = 0;
+    if (ended < 0) return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -218,7 +224,8 @@ std::string state_text(const Row& row, bool best) {
     return row.diverged() ? "diverged" : row.code ? formatted("failed: exit %d", row.code) : best ? "best" : "";
 }
 
-Status write_table(const std::string& path, const std::vector<Row>& rows) {
+// config: the options that all runs share, as TOML.
+Status write_table(const std::string& path, const std::string& config, const std::vector<Row>& rows) {
     Json list = Json::list();
     for (const Row* r : sorted(rows)) {
         Json options = Json::object();
@@ -230,7 +237,7 @@ Status write_table(const std::string& path, const std::vector<Row>& rows) {
                               r->tokens, "seconds", r->seconds, "loss", r->loss, "val_loss", r->val_loss,
                               "lowest_val_loss", r->lowest));
     }
-    return replace_file(path, Json::object("runs", list).text(1) + "\n");
+    return replace_file(path, Json::object("config", config, "runs", list).text(1) + "\n");
 }
 void print_rows(const std::vector<Row>& rows) {
     int longest = 3;
@@ -244,18 +251,22 @@ void print_rows(const std::vector<Row>& rows) {
                                   Cell(r->seconds / 60, "%.1f"), " " + state_text(*r, r == all[0])});
 }
 
-// Exit codes of the runs in a sweep.json, by name; -1: not ended. A file that is damaged counts as
-// none: its runs resume, and have nothing to do if they have ended.
-std::map<std::string, int> codes_before(const std::string& path) {
+// Exit codes of the runs in a sweep.json, by name; none if the sweep had other options, with which
+// runs that have ended may have more to do. Exit 2: no sweep has written the file.
+Result<std::map<std::string, int>> codes_before(const std::string& path, const std::string& config) {
     std::map<std::string, int> codes;
-    const Result<std::string> text = read_file(path, 64 << 20);
-    if (!text.ok()) return codes;
-    const Result<nlohmann::json> json = json_parse(text.value, path, 5);
-    if (!json.ok() || !json.value.is_object() || !json.value.contains("runs")) return codes;
-    for (const nlohmann::json& run : json.value["runs"])
-        if (run.is_object() && run.contains("name") && run["name"].is_string() && run.contains("exit") &&
-            run["exit"].is_number_integer())
-            codes[run["name"].get<std::string>()] = run["exit"].get<int>();
+    if (access(path.c_str(), F_OK) != 0) return codes;
+    const nlohmann::json json = json_parse(TRY(read_file(path, 64 << 20)), path, 5).value;
+    auto is_run = [](const nlohmann::json& r) {
+        return r.is_object() && r.contains("name") && r["name"].is_string() && r.contains("exit") &&
+               r["exit"].is_number_integer();
+    };
+    if (!json.is_object() || !json.contains("config") || !json["config"].is_string() || !json.contains("runs") ||
+        !std::ranges::all_of(json["runs"], is_run))
+        return fail(Exit::usage, "%s was not written by a sweep, and would be overwritten; give another --out",
+                    path.c_str());
+    if (json["config"].get<std::string>() != config) return codes;
+    for (const nlohmann::json& run : json["runs"]) codes[run["name"].get<std::string>()] = run["exit"].get<int>();
     return codes;
 }
 }    // namespace
@@ -264,51 +275,78 @@ std::map<std::string, int> codes_before(const std::string& path) {
 
 namespace {
 struct Sweep {
-    std::string out, options;    // options: the file of those that all runs share
+    std::string out, config;    // config: the options that all runs share, as TOML
+    std::string config_file;    // in memory, so that a sweep that is refused writes nothing
     std::vector<Row> rows;
     Progress progress;
 
+    std::string directory(const SweepRun& run) const { return out + "/" + run.name; }
     std::vector<std::string> command(const SweepRun& run) const {
-        std::vector<std::string> words = {"train",    "--config", options, "--out", out + "/" + run.name,
-                                          "--resume", "auto"};
+        std::vector<std::string> words = {"train",        "--config", config_file, "--out",
+                                          directory(run), "--resume", "auto"};
         words.insert(words.end(), run.arguments.begin(), run.arguments.end());
         return words;
     }
-    // A dry run finds what the rows of options cannot know: sizes that do not fit together, files.
-    Status try_out(const SweepRun& run) const {
-        const int output = memfd_create("output", MFD_CLOEXEC);
-        if (output < 0) return fail(Exit::io, "--set: no memory file: %s", strerror(errno));
-        std::vector<std::string> words = command(run);
-        words.push_back("--dry-run");
-        const int code = run_program(words, output);
-        std::string text = read_file("/proc/self/fd/" + std::to_string(output), 1 << 20).value;
-        close(output);
-        if (code == 0 || sweep_signal) return {};
-        // The message alone, without the notes before it and the hint behind it.
-        text = text.substr(std::min(text.find("flatgpt train: "), text.size()));
-        text = text.substr(0, std::min(text.find("\ntry flatgpt"), text.find_last_not_of('\n') + 1));
-        return fail(code > 0 && code <= int(Exit::peer) ? Exit(code) : Exit::run, "--set, %s is refused:\n  %s",
-                    run.name.c_str(), text.c_str());
-    }
+    Status write_config();
+    Status write_rows() const { return write_table(out + "/sweep.json", config, rows); }
+    Status try_out(const SweepRun& run) const;
+    Status prepare(const std::map<std::string, int>& codes);
     Status run_all();
     Status outcome() const;
 };
 
+Status Sweep::write_config() {
+    const int file = memfd_create("config", 0);    // the runs inherit it
+    if (file < 0 || write(file, config.data(), config.size()) != ssize_t(config.size()))
+        return fail(Exit::io, "--set: no memory file: %s", strerror(errno));
+    config_file = "/proc/self/fd/" + std::to_string(file);
+    return {};
+}
+// A dry run also checks sizes and files, which the options' rows do not cover.
+Status Sweep::try_out(const SweepRun& run) const {
+    const int output = memfd_create("output", MFD_CLOEXEC);
+    if (output < 0) return fail(Exit::io, "--set: no memory file: %s", strerror(errno));
+    std::vector<std::string> words = command(run);
+    words.push_back("--dry-run");
+    const int code = run_program(words, output);
+    std::string text = read_file("/proc/self/fd/" + std::to_string(output), 1 << 20).value;
+    close(output);
+    if (code == 0 || sweep_signal) return {};
+    // The message alone, without the notes before it and the hint behind it.
+    text = text.substr(std::min(text.find("flatgpt train: "), text.size()));
+    text = text.substr(0, std::min(text.find("\ntry flatgpt"), text.find_last_not_of('\n') + 1));
+    return fail(code > 0 && code <= int(Exit::peer) ? Exit(code) : Exit::run, "--set, %s is refused:\n  %s",
+                run.name.c_str(), text.c_str());
+}
+// Reads the rows of the runs that have ended, and tries out the others. A run whose directory was
+// removed has not ended.
+Status Sweep::prepare(const std::map<std::string, int>& codes) {
+    for (Row& row : rows) {
+        if (sweep_signal) break;
+        const std::string dir = directory(row.run);
+        const auto known = codes.find(row.run.name);
+        const bool there = access((dir + "/metrics.jsonl").c_str(), F_OK) == 0 || !checkpoint_list(dir).empty();
+        if (there && known != codes.end()) row.code = known->second;
+        TRY(row.ended() ? read_row(dir, row) : try_out(row.run));
+    }
+    return {};
+}
+
 Status Sweep::run_all() {
     for (size_t i = 0; i < rows.size() && !sweep_signal; i++) {
         Row& row = rows[i];
-        const std::string dir = out + "/" + row.run.name;
+        const std::string dir = directory(row.run);
         if (row.ended()) {
             progress.note(formatted("run %zu of %zu, %s, has ended already", i + 1, rows.size(), row.run.name.c_str()));
             continue;
         }
         progress.note(formatted("run %zu of %zu: %s", i + 1, rows.size(), dir.c_str()));
         const int code = run_program(command(row.run), -1);
-        if (code < 0) return fail(Exit::run, "--set: no process can be started: %s", strerror(errno));
+        if (code < 0) return fail(Exit::run, "--set: no process can be started and watched: %s", strerror(errno));
         const bool stopped = sweep_signal || code == int(Exit::sigint) || code == int(Exit::sigterm);
         row = {.run = row.run, .code = stopped ? NOT_ENDED : code};
         TRY(read_row(dir, row));
-        TRY(write_table(out + "/sweep.json", rows));
+        TRY(write_rows());
         if (stopped && !sweep_signal) sweep_signal = code - 128;
     }
     return {};
@@ -327,19 +365,23 @@ Status Sweep::outcome() const {
 }
 }    // namespace
 
-Status sweep(const std::vector<std::string>& lists, const std::string& out, const std::string& resolved) {
+Status sweep(const std::vector<std::string>& lists, const std::string& out, const std::string& resolved,
+             const std::vector<std::string>& given) {
     const RankInfo here = TRY(comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); }));
     if (here.ranks > 1)
         return fail(Exit::usage, "--set: a sweep starts its runs itself, each in one process; found %d ranks of %s",
                     here.ranks, here.launcher.c_str());
-    std::string base;
-    std::istringstream lines(resolved);
-    for (std::string line; std::getline(lines, line);)
-        if (!line.starts_with("set = ") && !line.starts_with("resume = ")) base += line + "\n";
     Sweep s;
     s.out = without_slashes(out);
-    s.options = s.out + "/sweep.toml";
-    for (SweepRun& run : TRY(sweep_runs(lists, base))) s.rows.push_back({.run = run});
+    std::istringstream lines(resolved);
+    for (std::string line; std::getline(lines, line);) {
+        const std::string key = line.substr(0, line.find(" = "));
+        if (key == "resume" && line != "resume = \"no\"" && line != "resume = \"auto\"")
+            return fail(Exit::usage, "--set, --resume: each run of a sweep goes on with its own checkpoint; found %s",
+                        line.substr(9).c_str());
+        if (key != "set" && key != "resume" && was_given(given, "--" + key)) s.config += line + "\n";
+    }
+    for (SweepRun& run : TRY(sweep_runs(lists, s.config))) s.rows.push_back({.run = run});
     if (!checkpoint_list(s.out).empty())
         return fail(Exit::usage, "--out %s holds a run; a sweep needs a directory of its own", s.out.c_str());
     std::error_code error;
@@ -350,23 +392,17 @@ Status sweep(const std::vector<std::string>& lists, const std::string& out, cons
                     error ? error.message().c_str() : strerror(errno));
     if (flock(lock, LOCK_EX | LOCK_NB) != 0)
         return fail(Exit::usage, "--out %s: another sweep is using this directory", s.out.c_str());
+    const std::map<std::string, int> codes = TRY(codes_before(s.out + "/sweep.json", s.config));
+    TRY(s.write_config());
+    signal(SIGCHLD, SIG_DFL);    // if it is ignored, a process's exit code is lost
     struct sigaction action = {};
     action.sa_sigaction = pass_on;
     action.sa_flags = SA_SIGINFO | SA_RESTART;
-    for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
-    // With other options, runs that have ended may have more to do.
-    const Result<std::string> before = read_file(s.options, 1 << 20);
-    const bool same = before.ok() && before.value == base;
-    const std::map<std::string, int> codes = same ? codes_before(s.out + "/sweep.json") : std::map<std::string, int>{};
-    TRY(replace_file(s.options, base));
-    for (Row& row : s.rows) {
-        if (sweep_signal) break;
-        if (const auto known = codes.find(row.run.name); known != codes.end()) row.code = known->second;
-        const Status there = row.ended() ? read_row(s.out + "/" + row.run.name, row) : s.try_out(row.run);
-        if (there.ok()) continue;
-        if (made) unlink(s.options.c_str()), rmdir(s.out.c_str());
-        return there;
-    }
+    for (int number : STOPPING) sigaction(number, &action, nullptr);
+    const Status prepared = s.prepare(codes);
+    if (made && (sweep_signal || !prepared.ok())) rmdir(s.out.c_str());
+    TRY(prepared);
+    if (!sweep_signal) TRY(s.write_rows());    // before a run goes on with other options
     TRY(s.run_all());
     return s.outcome();
 }

@@ -20,6 +20,8 @@ struct SweepRun {
 Result<std::vector<SweepRun>> sweep_runs(const std::vector<std::string>& lists, const std::string& base);
 
 // Starts the runs of --set that have not ended yet, prints the table and keeps it in
-// OUT/sweep.json. resolved: the command's options as TOML. Exit 6: every run diverged; another
-// code: that of the first run that failed, or of a signal.
-Status sweep(const std::vector<std::string>& lists, const std::string& out, const std::string& resolved);
+// OUT/sweep.json, with the options that all runs share. resolved: the command's options as TOML;
+// the runs get those that were given. Exit 6: every run diverged; another code: that of the first
+// run that failed, or of a signal.
+Status sweep(const std::vector<std::string>& lists, const std::string& out, const std::string& resolved,
+             const std::vector<std::string>& given);

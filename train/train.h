@@ -118,7 +118,7 @@ struct Trainer {
     std::vector<RankReport> reports;      // reports of all ranks on the last step
     std::vector<double> router_totals;    // (L,E+2): sums of router_forward in the last step
     bool save_due = false;                // --save-minutes have passed on rank 0
-    int accumulate = 1, lock = -1;
+    int lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
     std::vector<std::vector<Text>> texts;    // the texts in each sequence of a batch
@@ -169,7 +169,8 @@ struct Trainer {
     Status open_lines();    // opens the loaders of what read_lines has read
     Status no_work() { return {}; }
     Status no_preview() const { return {}; }
-    int64_t steps_of(int64_t epochs, const BatchSchedule& b) const;    // steps for so many passes; 0: the default
+    // Returns the steps that read the data `epochs` times; 0: the default.
+    int64_t steps_of(int64_t epochs, const BatchSchedule& b) const;
     Status plan_steps();    // steps, batches and schedule from the data's size
     Status plan_decay();    // --decay-from: the steps and the schedule that remain
     void warn_of_repetition();

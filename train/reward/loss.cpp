@@ -269,7 +269,7 @@ std::vector<double> answer_logps(const std::vector<float>& losses, size_t b, siz
 
 Status RewardLoss::score_reference() {
     const int B = t.o.batch;
-    for (int i = 0; i < t.accumulate; i++) {
+    for (int i = 0; i < t.batches.full; i++) {
         (void)fill(i);
         const int S = t.needs_padding() ? t.o.seq_len
                                         : cut_behind_targets(t.tokens.data(), t.targets.data(), B, t.o.seq_len);
