@@ -103,6 +103,32 @@ TEST_CASE("cuda command line: a growing batch and its noise are a CPU's; resumed
     }
 }
 
+TEST_CASE("cuda command line: Muon, states of 8 bits and an average are a CPU's; resumed, with the same bits") {
+    NEED_EMULATED();
+    Toy toy;
+    auto train = [&](const std::string& out, const std::vector<std::string>& more = {}) {
+        auto args = small(toy, out,
+                          {"--optimizer", "normuon", "--state-dtype", "int8,bf16", "--ema", "0.9", "--steps", "4",
+                           "--eval-every", "2"});
+        for (size_t i = 0; i + 1 < more.size(); i += 2) Toy::set(args, more[i], more[i + 1]);
+        args.insert(args.end(), {"--clip-groups", "--cautious-decay"});
+        const ProcessResult r = run_emulated(args);
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+    };
+    train("whole", {"--save-every", "2", "--keep", "0"});
+    train("rest", {"--resume", toy.dir + "/whole/step_00000002"});
+    CHECK(contains(toy.metrics("whole"), toy.metrics("rest")));
+    for (const char* file : {"/model.safetensors", "/optimizer.safetensors"})
+        CHECK(same_file(toy.newest("whole") + file, toy.newest("rest") + file));
+    train("cpu", {"--device", "cpu"});
+    const std::string gpu = toy.metrics("whole"), cpu = toy.metrics("cpu");
+    for (const char* key : {"\"loss\":", "\"val_loss\":", "\"val_loss_average\":"}) {
+        const double last = number(gpu.substr(gpu.rfind("{\"step\"")), key);
+        CHECK(last == doctest::Approx(number(cpu.substr(cpu.rfind("{\"step\"")), key)).epsilon(1e-3));
+    }
+}
+
 TEST_CASE("cuda command line: pairs of answers are learnt as on a CPU; resumed, with the same bits") {
     NEED_EMULATED();
     Toy toy;

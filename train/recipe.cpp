@@ -33,8 +33,8 @@ Status Trainer::apply_recipe() {
         note("--optimizer muon", "it needs about two thirds of AdamW's steps (dev/optimizers.md)");
     if (fill(*this, "--total-batch", &o.total_batch, batch, "0", std::to_string(batch)))
         note("--total-batch " + std::to_string(batch),
-             formatted("about %.3g tokens, 0.2920 C^0.3271 for C = %.3g FLOPs (DeepSeek LLM, 2024)", best_batch,
-                       compute));
+             formatted("about %s tokens, 0.2920 C^0.3271 for C = %.3g FLOPs (DeepSeek LLM, 2024)",
+                       human_count(best_batch).c_str(), compute));
     const int64_t steps = std::max<int64_t>(1, std::llround(budget / double(o.total_batch)));
     if (fill(*this, "--steps", &o.steps, steps, "0", std::to_string(steps)))
         note("--steps " + std::to_string(steps),
