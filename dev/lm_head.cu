@@ -90,7 +90,7 @@ void cross_entropy_ladder(const Ops<bf16>& op) {
                            Rung{"production: 2 loads ahead, the row kept", op.cross_entropy}}) {
         const auto run = f;
         ladder.rung(name, check_cross_entropy(with(op, &Ops<bf16>::cross_entropy, run), 5, 1003, 1008, true, true),
-                    [&](int set) { run(loss[set], logits[set], logits[set], y, nullptr, 1e-4f, {}, N, V, Vp); });
+                    [&](int set) { run(loss[set], logits[set], logits[set], y, nullptr, 1e-4f, {}, {}, N, V, Vp); });
     }
 }
 

@@ -287,6 +287,23 @@ TEST_CASE("sums: as many blocks as there may be, and larger shares") {
     });
 }
 
+TEST_CASE("sums: of squares from any element on, as a matrix may begin anywhere in its tensor") {
+    each_order([] {
+        each_table([]<class T, class P>(const Ops<T, P>& op) {
+            const Memory m(op);
+            const Numbers x = rounded<float>(random_normal(9001, 1));
+            Array<Grad<P>> squares(m, x);
+            for (int at : {1, 2, 3, 5}) {
+                double sum = 0;
+                for (size_t i = size_t(at); i < x.size(); i++) sum += x[i] * x[i];
+                Array<double> out(m, 1);
+                op.sum_of_squares(out, squares + at, int64_t(x.size()) - at);
+                CHECK(out.read()[0] == doctest::Approx(sum).epsilon(1e-12));
+            }
+        });
+    });
+}
+
 TEST_CASE("sums: the same bits in any order; NaN and infinity come out") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
