@@ -347,7 +347,12 @@ TEST_CASE("cuda command line: one rank of a launcher's says by what it would sen
                    "note: torchrun started one rank on a GPU, and NCCL does not start: NCCL's version is 21000, "
                    "needed is 2.14 or newer. The run goes on without it"));
     CHECK(contains(r.err, ", 1 rank by torchrun, "));
-    CHECK(toy.metrics("with") == toy.metrics("without"));
+    // The norm's squares are added up by buckets or all at once, which may change its last digit.
+    for (const char* key : {"\"loss\":", "\"val_loss\":", "\"grad_norm\":"}) {
+        const double with = number(toy.metrics("with"), key), without = number(toy.metrics("without"), key);
+        CHECK(with == doctest::Approx(without).epsilon(1e-12));
+    }
+    CHECK(same_file(toy.newest("with") + "/model.safetensors", toy.newest("without") + "/model.safetensors"));
 }
 
 TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global batch; resumed, the same bits") {

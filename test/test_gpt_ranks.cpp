@@ -335,6 +335,30 @@ TEST_CASE("gpt ranks: the same with other optimizers: an optimizer is one row") 
         }
 }
 
+TEST_CASE("gpt ranks: states of rows that every rank has loaded are collected, not added up") {
+    Meeting meeting(2);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; rank++)
+        threads.emplace_back([&, rank] {
+            ThreadComm comm(meeting, rank, 2);
+            Model g(reference_ops());
+            g.store.comm = &comm;
+            toy_model(g, TOY,
+                      {.mode = RunMode::train, .B = 1, .S = S, .optimizer = &NORMUON, .rank = rank, .ranks = 2});
+            const std::vector<Tensor> rows = state_tensors(g.tensors, NORMUON, StateSize::row);
+            for (const Tensor& t : rows)
+                g.write(optimizer_state(2), t.offset, t.rows, std::vector<float>(size_t(t.rows), 3).data());
+            g.store.collect();
+            for (const Tensor& t : rows) {
+                std::vector<float> x(static_cast<size_t>(t.rows));
+                g.read(optimizer_state(2), t.offset, t.rows, x.data());
+                CHECK(std::ranges::count(x, 3.0f) == t.rows);
+            }
+            g.store.forget();
+        });
+    for (std::thread& t : threads) t.join();
+}
+
 TEST_CASE("gpt ranks: states of 8 bits, an average of the weights, and clipping by groups") {
     Config c = TOY;
     c.qkv_bias = false;    // the gradient of a key's bias is 0 but for rounding: its codes are arbitrary

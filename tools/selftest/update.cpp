@@ -97,7 +97,7 @@ template <int BITS> struct TypedState {
         if (type == Element::f32) return check.expect(what, floats, exact, ROUNDING<float>);
         for (size_t i = 0; i < got.size(); i++) {
             const double error = std::fabs(got[i] - exact[i]), of = scale[i / STATE_BLOCK];
-            const double limit = type == Element::bf16 ? 0x1.02p-7 * std::fabs(exact[i]) + 1e-30
+            const double limit = type == Element::bf16 ? 0x1.02p-7 * std::fabs(exact[i]) + 1e-6
                                                        : of * (1.02 * step(std::fabs(exact[i]) / of) + 1e-6);
             demand(check, error <= limit, what);
         }
