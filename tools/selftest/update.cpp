@@ -514,7 +514,7 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     for (bool with_master : {false, true})
         if (sizeof(P) == 2 || !with_master)
             for (const UpdateKind& kind : update_kinds(with_master))
-                test.row("update_weights", [&] { return check_update(op, gpt2.C * gpt2.F + 64, kind); });
+                test.row("update_weights", [&] { return check_update(op, gpt2.C * 256 + 64, kind); });
     for (const Element type : STATE_ELEMENTS)
         test.row("nesterov_momentum", [&] { return check_momentum(op, gpt2.C * gpt2.F + 64, type); });
     test.row("average_weights", [&] { return check_average(op, gpt2.C * gpt2.F + 64, false); });
