@@ -71,7 +71,7 @@ const Optimizer& optimizer_named(const std::string& name) {
 // ---- matrices and states ------------------------------------------------------------------------
 
 bool is_block_matrix(const Tensor& t) {
-    return !t.frozen && !t.vector && !t.adapter && t.bucket > 0 && t.rows / t.experts > 1 && t.cols > 1;
+    return !t.frozen && !t.adapter && t.bucket > 0 && t.rows / t.experts > 1 && t.cols > 1;
 }
 
 std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, const Optimizer& o, StateSize size) {
