@@ -232,7 +232,7 @@ TEST_CASE("gate: the reference clips, counts, skips what is over a limit or not 
     CHECK((s.loss == 3 && s.norm == 5 && s.updates == 1 && s.scale == 1 && !s.skipped));
     CHECK((near(s.m_correction, 10) && near(s.v_correction, 20)));
     s = run(loss, 0.25, squares, {.clip = 2});
-    CHECK((s.updates == 2 && s.norm == 5 && near(s.scale, 0.4) && !s.skipped));
+    CHECK((s.updates == 2 && s.norm == 5 && near(s.scale, 0.4) && near(s.scale_of(3), 0.4) && !s.skipped));
     CHECK((near(s.m_correction, 1 / 0.19) && near(s.v_correction, 1 / 0.0975)));
     s = run(loss, 0.25, squares, {.clip = 6});
     CHECK((s.updates == 3 && s.scale == 1));
