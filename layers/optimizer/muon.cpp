@@ -6,16 +6,11 @@
 // strips of rows, then rounded, written, and mirrored.
 #include "layers/matmul/matmul.h"
 #include "muon.h"
+#include "squares.h"
 
 namespace ISA {
 constexpr int STRIP = 128, MIRROR = 16;    // rows of a strip; size of a mirrored block
 
-// Adds up in double, in an order that depends on n alone.
-static double squares(const float* x, int64_t n) {
-    double s[8] = {};
-    for (int64_t i = 0; i < n; i++) s[i % 8] += double(x[i]) * double(x[i]);
-    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-}
 static double sum(const double* x, int n) {
     double total = 0;
     for (int i = 0; i < n; i++) total += x[i];
@@ -28,8 +23,10 @@ template <class P> struct MatrixView {
     int k, n;
     int64_t row_stride, column_stride;
 };
-// to (k,k) = f(i, j, X X^T), symmetric.    strip: (STRIP,k)
-template <Tiles tiles, class P, class F> static void symmetric_product(P* to, float* strip, MatrixView<P> x, F f) {
+// to (k,k) = f(X X^T + diagonal I), symmetric. f(at, in, v) gets a vector of elements from `at` on.
+// strip: (STRIP,k)
+template <Tiles tiles, class P, class F>
+static void symmetric_product(P* to, float* strip, MatrixView<P> x, float diagonal, F f) {
     const int k = x.k;
     for (int first = 0; first < k; first += STRIP) {
         const int rows = least(STRIP, k - first), columns = first + rows;
@@ -45,26 +42,25 @@ template <Tiles tiles, class P, class F> static void symmetric_product(P* to, fl
                           .c = strip};
         m.tiles = tiles;
         matmul(m);
-        const int across = (columns + MIRROR - 1) / MIRROR;
-        each_item(across, int64_t(rows) * columns, [&](int64_t block) {
-            const int from = int(block) * MIRROR, end = least(columns, from + MIRROR);
-            for (int i = first; i < first + rows; i++) {
-                const float* row = strip + int64_t(i - first) * columns;
-                for (int j = from; j < least(end, i + 1); j++) {
-                    const P value = f(int64_t(i) * k + j, i == j, row[j]);
-                    to[int64_t(i) * k + j] = to[int64_t(j) * k + i] = value;
-                }
-            }
+        each_item(rows, int64_t(rows) * columns, [&](int64_t r) {
+            float* row = strip + r * columns;
+            const int64_t at = (first + r) * k;
+            row[first + r] += diagonal;
+            each_vector(columns, [&](int64_t j, auto in) { in.put(to + at + j, f(at + j, in, in.get(row + j))); });
+        });
+        each_item((first + MIRROR - 1) / MIRROR, int64_t(rows) * first, [&](int64_t block) {
+            const int from = int(block) * MIRROR, end = least(first, from + MIRROR);
+            for (int i = first; i < first + rows; i++)
+                for (int j = from; j < end; j++) to[int64_t(j) * k + i] = to[int64_t(i) * k + j];
         });
     }
 }
-template <class P> INLINE P round_to(float x) {    // the nearest P; x is finite
-    if constexpr (sizeof(P) == 4) return x;
-    else {
-        uint32_t u;
-        __builtin_memcpy(&u, &x, 4);
-        return {uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
-    }
+// to (n) = factor * x
+template <class To> static void scaled_copy(To* to, const float* x, float factor, int64_t n) {
+    each_range(n, ONE_THREAD, n, [&](Range r, int) {
+        each_vector(r.to - r.from,
+                    [&](int64_t i, auto in) { in.put(to + r.from + i, factor * in.get(x + r.from + i)); });
+    });
 }
 // The matrices of `work`, whose elements are floats.
 template <class P> struct Work {
@@ -106,26 +102,19 @@ template <class P, Tiles tiles> static void orthogonalize(float* x, float* work,
     const bool tall = rows > cols;
     const int k = tall ? cols : rows, n = tall ? rows : cols;
     Work<P> w(work, size, int64_t(k) * k);
-    auto* row_squares = reinterpret_cast<double*>(w.next);    // (rows): fits, as cols > 1
-    each_item(rows, size, [&](int64_t r) { row_squares[r] = squares(x + r * cols, cols); });
-    const float factor = float(1 / (__builtin_sqrt(sum(row_squares, rows)) + NewtonSchulz::eps));
-    each_range(size, ONE_THREAD, size, [&](Range r, int) {
-        for (int64_t i = r.from; i < r.to; i++) w.x[i] = round_to<P>(factor * x[i]);
-    });
+    double square;
+    sum_of_squares(&square, x, size);
+    scaled_copy(w.x, x, float(1 / (__builtin_sqrt(square) + NewtonSchulz::eps)), size);
+    constexpr float A = float(NewtonSchulz::a), B = float(NewtonSchulz::b), C = float(NewtonSchulz::c);
     for (int step = 0; step < NEWTON_SCHULZ_STEPS; step++) {
-        const MatrixView<P> whole = {w.x, k, n, tall ? 1 : cols, tall ? cols : 1}, square = {w.a, k, k, k, 1};
-        symmetric_product<tiles>(w.a, w.strip, whole, [](int64_t, bool, float v) { return round_to<P>(v); });
-        symmetric_product<tiles>(w.b, w.strip, square, [&](int64_t at, bool diagonal, float v) {
-            return round_to<P>(float(NewtonSchulz::b) * widened(w.a[at]) + float(NewtonSchulz::c) * v +
-                               (diagonal ? float(NewtonSchulz::a) : 0));
-        });
+        const MatrixView<P> whole = {w.x, k, n, tall ? 1 : cols, tall ? cols : 1}, gram = {w.a, k, k, k, 1};
+        symmetric_product<tiles>(w.a, w.strip, whole, 0, [](int64_t, auto, vf v) { return v; });
+        symmetric_product<tiles>(w.b, w.strip, gram, A / C,    // b A + c (A A + a / c I)
+                                 [&](int64_t at, auto in, vf v) { return B * in.get(w.a + at) + C * v; });
         matmul(next_product<P, tiles>(w.next, w.b, w.x, rows, cols));
-        const bool last = step + 1 == NEWTON_SCHULZ_STEPS;
-        each_range(size, ONE_THREAD, size, [&](Range r, int) {
-            for (int64_t i = r.from; i < r.to && last; i++) x[i] = scale * w.next[i];
-            for (int64_t i = r.from; i < r.to && !last; i++) w.x[i] = round_to<P>(w.next[i]);
-        });
+        if (step + 1 < NEWTON_SCHULZ_STEPS) scaled_copy(w.x, w.next, 1, size);
     }
+    scaled_copy(x, w.next, scale, size);
 }
 template <class P, Tiles tiles> static int64_t orthogonalize_scratch(const CallSizes& call) {
     const int k = least(call.rows, call.in), n = call.rows + call.in - k;
@@ -143,7 +132,7 @@ static void normalize_rows(float* x, float* v, float scale, const Step* step, Op
     const int64_t size = int64_t(rows) * cols;
     each_item(rows, size, [&](int64_t r) {
         float* row = x + r * cols;
-        const double square = squares(row, cols);
+        const double square = block_squares(row, cols);
         v[r] = a.beta2 * v[r] + (1 - a.beta2) * float(square / cols);
         const float factor = 1 / (__builtin_sqrtf(v[r]) + a.eps);
         for (int c = 0; c < cols; c++) row[c] *= factor;

@@ -6,6 +6,7 @@
 // without one. States of 8 bits take 12 bytes less. The sum of squares reads 4 bytes. Square root
 // and division are not approximated (IEEE 754).
 #include "layers/optimizer/optimizer_state.h"
+#include "layers/optimizer/squares.h"
 #include "layers/simd/philox_vec.h"
 
 namespace ISA {
@@ -14,7 +15,7 @@ constexpr int ROW = STATE_BLOCK;    // elements that share a group, and a scale 
 
 // Adds up eight sums in the same order for every instruction set. The square of a float is exact in
 // double, so an FMA changes nothing, and all instruction sets give the same bits.
-static double block_squares(const float* x, int64_t n) {
+double block_squares(const float* x, int64_t n) {
     typedef double Sums __attribute__((vector_size(64)));
     typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
     Sums s = {};
@@ -28,7 +29,7 @@ static double block_squares(const float* x, int64_t n) {
     for (int k = 0; k < 8; k++) total += s[k];
     return total;
 }
-static void sum_of_squares(double* out, const float* x, int64_t n) {
+void sum_of_squares(double* out, const float* x, int64_t n) {
     double part[PARTS];
     const int64_t size = BLOCK * (1 + n / (BLOCK * PARTS)), parts = (n + size - 1) / size;
     each_item(parts, n / 4, [&](int64_t p) { part[p] = block_squares(x + p * size, least64(size, n - p * size)); });
