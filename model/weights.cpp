@@ -9,9 +9,6 @@
 #include <cmath>
 #include <numeric>
 
-// Whether --state-dtype gives the state's type; it is float otherwise.
-static bool has_type(const OptimizerState& s) { return s.size != StateSize::row && s.name != AVERAGE.name; }
-
 // ---- partitions ---------------------------------------------------------------------------------
 
 void ParamStore::set_layout(const Config& c, const Plan& plan) {
@@ -31,8 +28,8 @@ void ParamStore::set_layout(const Config& c, const Plan& plan) {
     state_rows = optimizer ? optimizer->states : std::vector<OptimizerState>();
     if (optimizer && plan.average) state_rows.push_back(AVERAGE);
     states.assign(state_rows.size(), {});
-    for (size_t i = 0; i < states.size(); i++)
-        if (has_type(state_rows[i])) states[i].type = plan.state_types[i];
+    for (size_t i = 0; optimizer && i < optimizer->states.size(); i++)
+        if (state_rows[i].size != StateSize::row) states[i].type = plan.state_types[i];
     clipped.clear();
     for (const Tensor& t : tensors)
         if (plan.clip_groups && !t.frozen) clipped.push_back(t);
@@ -183,8 +180,7 @@ int64_t ParamStore::state_first(StateKind part, const UpdateRange& s) const {
 }
 // Part of a state that belongs to a range; null pointers if the range has none.
 StateArray ParamStore::state_of(size_t i, const UpdateRange& s) const {
-    if (i >= states.size() || state_rows[i].size == StateSize::row) return {};
-    if (s.matrices && state_rows[i].size == StateSize::elementwise) return {};
+    if (state_rows[i].size == StateSize::row) return {};
     const StateArray& all = states[i];
     const int64_t first = state_first(optimizer_state(i), s);
     return {static_cast<char*>(all.p) + first * element_bytes(all.type), all.scales ? all.scales + first / 64 : nullptr,
@@ -259,14 +255,18 @@ void ParamStore::apply(const Partition& s, const StepArguments& to) {
         Parameter* w = params ? op.at(params, part.first) : nullptr;
         float* copy = master ? master + part.local_first : nullptr;
         const Gradient* dw = op.at(partition_gradients(s), part.first - s.first);
-        const bool matrices_only = part.matrices, has_v = optimizer->states.size() > 1;
-        op.update_weights(w, copy, matrices_only ? StateArray{} : state_of(0, part),
-                          matrices_only || !has_v ? StateArray{} : state_of(1, part), dw, groups + part.first / 64,
-                          part.size, to.step, matrices_only ? UpdateRule::given : optimizer->rule, to.settings,
+        auto state = [&](size_t i) {
+            return part.matrices || i >= optimizer->states.size() ? StateArray{} : state_of(i, part);
+        };
+        op.update_weights(w, copy, state(0), state(1), dw, groups + part.first / 64, part.size, to.step,
+                          part.matrices ? UpdateRule::given : optimizer->rule, to.settings,
                           to.seed + uint64_t(part.first));
         if (average() && to.settings.average_rate > 0)
             op.average_weights(average() + part.local_first, w, copy, to.settings.average_rate, part.size, to.step);
     });
+    gather_parameters(s);
+}
+void ParamStore::gather_parameters(const Partition& s) {
     if (!zero) return;
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
     params_ready[size_t(s.bucket)] = comm->mark();
@@ -278,9 +278,7 @@ template <class F> void ParamStore::replace_parameters(F f) {
     for (const Partition& s : updates()) {
         Parameter* weights = params ? op.at(params, s.first) : reinterpret_cast<Parameter*>(master + s.local_first);
         f(weights, params && master ? master + s.local_first : nullptr, partition_gradients(s), s);
-        if (!zero) continue;
-        comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
-        params_ready[size_t(s.bucket)] = comm->mark();
+        gather_parameters(s);
     }
 }
 void ParamStore::use_average() {
@@ -312,8 +310,8 @@ bool ParamStore::by_ranges(StateKind part) const {
     if (part == StateKind::gradients) return false;
     return part == StateKind::weights || state_rows[state_index(part)].size != StateSize::row;
 }
-// Calls f(element of the segment's part of the range, number, first one in the buffer) for the
-// update_ranges in which this rank has elements of the range offset..offset+n-1 of a part.
+// Calls f(first element, number of elements, first one in the buffer) for each part of elements
+// offset to offset + n - 1 that this rank has.
 template <class F> void ParamStore::each_piece(StateKind part, int64_t offset, int64_t n, F f) const {
     const int64_t unit = is_scales(part) ? 64 : 1;
     const bool no_matrices = part > StateKind::weights && state_rows[state_index(part)].size == StateSize::elementwise;

@@ -166,6 +166,7 @@ struct ParamStore {
     void transform_matrices(int bucket, Gradient* whole, int64_t begin, const StepArguments& to);
     void transform_bucket(const Partition& s, const StepArguments& to);
     void apply(const Partition& s, const StepArguments& to);
+    void gather_parameters(const Partition& s);    // with ZeRO: of the partition's bucket
     void collect_row_state(size_t i);
     void init_magnitudes(const Config& c, const std::vector<Tensor>& tensors);
     struct Buffer {

@@ -159,6 +159,7 @@ TEST_CASE("optimizer flags: a recipe fills in what is not given, says why, and i
     // The same run again, from its file: nothing is left open, so nothing is chosen.
     const ProcessResult again = must({"train", "--config", toy.dir + "/r/run.toml", "--resume", "auto"});
     CHECK(contains(again.err, "nothing to do"));
+    CHECK(!contains(again.err, "recipe"));
     Words given = toy.args("given", {"--recipe", "compute-optimal", "--optimizer", "lion", "--steps", "3"});
     must(given);
     CHECK(contains(run_toml(toy, "given"), "optimizer = \"lion\""));

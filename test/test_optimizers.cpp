@@ -20,7 +20,9 @@ struct Toy {
     Model g{reference_ops()};
     std::vector<double> gradients;
     explicit Toy(const Optimizer& o, Plan plan = {}) {
-        plan.mode = RunMode::train, plan.S = 4, plan.optimizer = &o;
+        plan.mode = RunMode::train;
+        plan.S = 4;
+        plan.optimizer = &o;
         toy_model(g, TOY, plan);
         gradients.resize(size_t(g.store.flat));
     }

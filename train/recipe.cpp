@@ -27,8 +27,8 @@ Status Trainer::apply_recipe() {
     const double best_batch = 0.2920 * std::pow(compute, 0.3271), rate = 0.3118 * std::pow(compute, -0.1250);
     const int64_t unit = int64_t(std::max(o.batch, batch_unit())) * o.seq_len * ranks.count();
     const int64_t batch = unit * std::max<int64_t>(1, std::llround(best_batch / double(unit)));
-    std::string notes = formatted("recipe %s:\n", o.recipe.c_str());
-    auto note = [&](const std::string& what, const std::string& why) { notes += "  " + what + ": " + why + "\n"; };
+    std::string notes;
+    auto note = [&](const std::string& what, const std::string& why) { notes += "\n  " + what + ": " + why; };
     if (fill(*this, "--optimizer", &o.optimizer, std::string("muon"), "\"adamw\"", "\"muon\""))
         note("--optimizer muon", "it needs about two thirds of AdamW's steps (dev/optimizers.md)");
     if (fill(*this, "--total-batch", &o.total_batch, batch, "0", std::to_string(batch)))
@@ -47,7 +47,6 @@ Status Trainer::apply_recipe() {
     if (fill(*this, "--lr-schedule", &o.lr_schedule, std::string("linear"), "\"cosine\"", "\"linear\"") &&
         fill(*this, "--final-lr-frac", &o.final_lr_frac, 0.0, "0.1", "0.0"))
         note("--lr-schedule linear --final-lr-frac 0", "a decay to zero (Bergsma et al. 2025)");
-    notes.pop_back();
-    progress.note(notes);
+    if (!notes.empty()) progress.note("recipe " + o.recipe + ":" + notes);
     return {};
 }
