@@ -548,7 +548,8 @@ std::string state_of(const std::string& name) { return name.substr(0, name.find(
 const std::string AVERAGE_PREFIX = AVERAGE.name + std::string(".");
 }    // namespace
 
-// An average that the checkpoint lacks begins later. One that the run does not keep is left out.
+// If the checkpoint lacks the average that the run keeps, the average begins with the next step. If
+// the run keeps none, the checkpoint's average is not loaded.
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
     Weights w = TRY(weights_of(TRY(open_all(TRY(checkpoint_tensor_files(dir, "optimizer")))), *g.c.family));
     std::vector<SavedState> states = optimizer_states(g);

@@ -132,11 +132,14 @@ std::vector<BlockMatrix> block_matrices(const std::vector<Tensor>& tensors, int 
 
 // ---- widths -------------------------------------------------------------------------------------
 
-// Sums over the inputs of a matrix of a block grow with their number n: its initial numbers shrink
-// with 1/sqrt(n). AdamW, Lion and Signum move each number by about the rate, so the sum of n moves
-// of one direction grows with n, and the rate shrinks with 1/n. Muon's moves have a norm of 0.2
-// sqrt(longer side), so its rate shrinks with 1/sqrt(n). A head of its own, whose outputs are not
-// summed up further, starts smaller; embeddings, norms and biases have one input each.
+// A matrix of a transformer block sums over its n inputs. Terms of random sign sum to about
+// sqrt(n), so initial weights shrink with 1/sqrt(n). A step's changes agree in sign with the
+// inputs, and sum to about n: AdamW, Lion and Signum change each weight by about the learning rate,
+// which therefore shrinks with 1/n. Muon changes a matrix by rate * 0.2 sqrt(longer side) in
+// spectral norm, and all sides grow alike, so its rate shrinks with 1/sqrt(n). An untied output
+// head is initialized with 1/n, because changes of its input line up with its rows, and its rate
+// shrinks with 1/n too. Embeddings, norms and biases do not sum over inputs, so both stay. All
+// factors are relative to width `base`.
 MupScale mup_scale(const Config& c, int base, const Optimizer& o, const Tensor& t) {
     if (!base) return {};
     const float narrower = float(base) / float(c.C);

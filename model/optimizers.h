@@ -11,8 +11,9 @@
 
 #include "model/tensors.h"
 
-// parameter: one value per parameter. elementwise: one per parameter outside of matrices that are
-// orthogonalized. row: one per row of these matrices, always a float.
+// Values that a state has. parameter: one for each weight. elementwise: one for each weight that is
+// updated by itself, so outside of matrices that are orthogonalized. row: one for each row of the
+// orthogonalized matrices, in fp32 even if the other states have fewer bits, because rows are few.
 enum class StateSize { parameter, elementwise, row };
 struct OptimizerState {
     const char* name;    // "m": its tensors in files are "m.NAME"

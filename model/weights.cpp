@@ -222,8 +222,9 @@ void ParamStore::orthogonalize(const BlockMatrix& m, Gradient* direction, const 
     float* row_squares = static_cast<float*>(states[optimizer->states.size() - 1].p) + m.first_row;
     op.normalize_rows(direction, row_squares, rms, to.step, to.settings, rows, cols);
 }
-// Orthogonalizes the matrices of a bucket (-1: of all), whose directions are in `whole`, a full
-// buffer from element `begin` on. Each rank does those that it owns, and sends them to the others.
+// Orthogonalizes the update directions of a bucket's matrices (-1: all buckets) in place. whole[0]
+// is the model's element `begin`, and `whole` holds all ranks' directions. Each rank orthogonalizes
+// the matrices that it owns, and sends the results to the others.
 void ParamStore::transform_matrices(int bucket, Gradient* whole, int64_t begin, const StepArguments& to) {
     auto each = [&](auto f) {
         for (const BlockMatrix& m : matrices)
@@ -271,8 +272,10 @@ void ParamStore::gather_parameters(const Partition& s) {
     comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
     params_ready[size_t(s.bucket)] = comm->mark();
 }
-// Calls f(what is used as weights, their fp32 copy or null, memory to keep them in, partition), for
-// parameters, or fp32 adapters beside packed weights; with ZeRO, then gathers the parameters.
+// Calls f(weights, copy, kept, partition) for each partition of what is trained: the parameters or,
+// if packed weights are frozen, the fp32 adapters. copy is the fp32 master of weights, or null;
+// kept is memory for a backup of weights. With ZeRO, all ranks' parameters are gathered after each
+// call.
 template <class F> void ParamStore::replace_parameters(F f) {
     version++;
     for (const Partition& s : updates()) {

@@ -24,8 +24,8 @@
 // states (optimizer_state) and their scales.
 enum class StateKind : int { gradients = -2, weights = -1, scales = 16 };
 constexpr StateKind optimizer_state(size_t i) { return StateKind(int(i)); }    // i-th of Optimizer::states
-// The scales of that state, if it has 8 bits. The state itself is then read and written as codes,
-// numbers from 0 to 255, so that files have its bits.
+// The scales of the i-th state, if its numbers have 8 bits. Checkpoints then hold the state's
+// codes, 0 to 255, not decoded numbers, so that loading restores the same bits.
 constexpr StateKind state_scales(size_t i) { return StateKind(int(StateKind::scales) + int(i)); }
 
 // A rank's report to all others in a step's update, so that all decide alike.
@@ -47,8 +47,8 @@ struct Partition {
     int64_t first, size;    // elements; first: in a full buffer
     int64_t local_first;    // first element in a buffer of partitions
 };
-// A part of a partition that a step treats alike: all of it or, with Muon, matrices of blocks or
-// other tensors between them.
+// A range of a partition that a step updates by one rule. Without Muon it is the whole partition;
+// with Muon it is a run of matrices of transformer blocks, or the other tensors between two runs.
 struct UpdateRange {
     int64_t first, size;
     int64_t local_first;    // first element in a buffer of partitions

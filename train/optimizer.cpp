@@ -167,9 +167,10 @@ Status Trainer::choose_optimizer() {
     return param_groups(config, config_tensors(config), plan.groups, o.mup_base, row).status;
 }
 
-// Rate at which the average follows the weights in a step (0, 1, ...). The first one copies the
-// weights. An EMA weighs all steps evenly until 1/steps falls below 1 - decay; a start from 0 would
-// bias it.
+// Returns the fraction of (weights - average) by which a step changes the average; 0 before an
+// average of the run's tail begins. The first step copies the weights, because an average that
+// starts from zeros is biased to 0. An EMA is the even mean of its steps as long as 1 / (number of
+// steps) is above 1 - decay.
 float Trainer::average_rate(int64_t step) const {
     const double mean = 1 / double(state.averaged + 1);
     if (o.ema > 0) return float(std::max(1 - o.ema, mean));

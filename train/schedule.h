@@ -59,9 +59,10 @@ inline double learning_rate(const Schedule& s, int64_t step) {
     return s.lr;
 }
 
-// Sum of floor(factor * i / divisor) for i = 0 to n - 1, in O(log divisor): the points with whole
-// coordinates below a line. Each turn takes out the whole part of the slope and of the offset, then
-// exchanges the axes.
+// Returns the sum of floor(factor * i / divisor) for i = 0 to n - 1, in O(log divisor): the number
+// of integer points with x < n and y > 0 on or below a line. Each iteration adds the points due to
+// the integer parts of slope and offset, and then exchanges the axes, so that a slope below 1
+// becomes one above 1, as in Euclid's algorithm.
 inline int64_t floor_sum(int64_t n, int64_t factor, int64_t divisor) {
     int64_t sum = 0, offset = 0;
     while (n > 0) {

@@ -1,10 +1,10 @@
 // muon.cu - the steps of whole matrices: Newton-Schulz iterations, and norms of rows.
 //
-// X lies with its shorter side k as rows: a tall matrix is transposed at the start and at the end.
-// An iteration takes k^2 n + k^3 FLOPs for the lower tiles of two symmetric products, which
-// grouped_gemm.cuh's kernel also writes mirrored, and 2 k^2 n for a product by cuBLASLt: bound by
-// tensor cores, where k is large. With k = 768 a symmetric product has 21 tiles of 128 x 128, so it
-// does not fill a GPU, and takes about the time of its sums over n.
+// X is (k,n) with k <= n: a tall matrix is transposed at the start and at the end. An iteration has
+// two symmetric products and a full one. Only the lower tiles of a symmetric product are computed,
+// about k^2 n and k^3 FLOPs: grouped_gemm.cuh's kernel writes each tile and its mirror image. The
+// full product is 2 k^2 n FLOPs, by cuBLASLt. With k = 768 a symmetric product has 21 tiles of
+// 128 x 128, fewer than a GPU has SMs, so it takes about as long as one tile's loop.
 // The other kernels are bound by memory: they move each element a few times.
 #include "layers/matmul/cublaslt_gemm.cuh"
 #include "layers/matmul/own_gemm.h"

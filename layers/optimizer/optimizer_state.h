@@ -1,14 +1,15 @@
 // optimizer_state.h - optimizer states in 8 bits, alike on all devices.
 //
-// Each block of 64 numbers has a scale, its largest absolute value, and codes of the quotients:
-// the dynamic codes of Dettmers et al. 2022 (section 2.1), with two changes. The largest code is
-// exactly 1, with either sign, so that a block's scale does not drift when its numbers are decoded
-// and encoded again. And v, whose codes have no sign, becomes 0 only if it is 0, because a step
-// divides by its root.
+// Each block of 64 numbers has a scale, its largest absolute value, and codes of number / scale:
+// the dynamic codes of Dettmers et al. 2022 (section 2.1), with two changes. The largest code
+// stands for exactly 1, with either sign: otherwise a block's scale would shrink whenever it is
+// decoded and encoded again. And a second moment v above 0, whose codes have no sign, never gets
+// code 0, because a step divides by sqrt(v).
 //
-// A code's magnitude j has BITS bits: 7 and a sign for m, 8 for v. j = 0 is 0. Else decade e =
-// floor(log2 j) holds the numbers from 10^(e - BITS) to 10^(e - BITS + 1) in 2^e equal intervals,
-// and j's number is the middle of interval j - 2^e. So in a decade j is linear in the number x:
+// A code's magnitude j has BITS bits: 7 and a sign for the first moment m, 8 for v. j = 0 stands
+// for 0, the largest j for 1. Otherwise decade e = floor(log2 j) holds the numbers from
+// 10^(e - BITS) to 10^(e - BITS + 1) in 2^e equal intervals, and j stands for the middle of
+// interval j - 2^e, counted from 0. So in a decade j is linear in the number x:
 // j = x * 10^(BITS - 1 - e) * 2^e / 0.9 + 8/9 * 2^e, rounded down.
 #pragma once
 #include "base/common.h"
