@@ -19,36 +19,6 @@ constexpr unsigned ON_EXEC = 1u << 2;
 namespace {
 std::atomic<bool> skipped_now{false};
 
-struct Count : doctest::IReporter {
-    static inline int passed = 0, failed = 0, skipped = 0;
-    static inline int next = 1;    // index from 1 of the next unfiltered case
-    static inline std::string name;
-    static inline double limit = 0;    // seconds per case
-    explicit Count(const doctest::ContextOptions&) {}
-    void report_query(const doctest::QueryData&) override {}
-    void test_run_start() override {}
-    void test_run_end(const doctest::TestRunStats&) override {}
-    void test_case_start(const doctest::TestCaseData& t) override {
-        name = t.m_name, skipped_now = false, next++;
-        Limit::start(limit);
-    }
-    void test_case_reenter(const doctest::TestCaseData&) override {}
-    void test_case_end(const doctest::CurrentTestCaseStats& s) override {
-        Limit::done();
-        bool bad = s.failure_flags != 0;
-        (bad ? failed : skipped_now ? skipped : passed)++;
-        printf("%-7s %7.2f s  %s\n", bad ? "FAILED" : skipped_now ? "skipped" : "passed", s.seconds, name.c_str());
-        fflush(stdout);
-    }
-    void test_case_exception(const doctest::TestCaseException&) override {}
-    void subcase_start(const doctest::SubcaseSignature&) override {}
-    void subcase_end() override {}
-    void log_assert(const doctest::AssertData&) override {}
-    void log_message(const doctest::MessageData&) override {}
-    void test_case_skipped(const doctest::TestCaseData&) override {}
-};
-REGISTER_LISTENER("count", 1, Count);
-
 // Process state that a case may change: signals, directory, open files. Restored before execv.
 struct Given {
     static constexpr int SIGNALS = 65;
@@ -69,6 +39,38 @@ struct Given {
         syscall(CLOSE_RANGE_CALL, 3u, ~0u, ON_EXEC);
     }
 } given;
+
+struct Count : doctest::IReporter {
+    static inline int passed = 0, failed = 0, skipped = 0;
+    static inline int next = 1;    // index from 1 of the next unfiltered case
+    static inline std::string name;
+    static inline double limit = 0;    // seconds per case
+    explicit Count(const doctest::ContextOptions&) {}
+    void report_query(const doctest::QueryData&) override {}
+    void test_run_start() override {}
+    void test_run_end(const doctest::TestRunStats&) override {}
+    void test_case_start(const doctest::TestCaseData& t) override {
+        name = t.m_name, skipped_now = false, next++;
+        Limit::start(limit);
+    }
+    void test_case_reenter(const doctest::TestCaseData&) override {}
+    void test_case_end(const doctest::CurrentTestCaseStats& s) override {
+        Limit::done();
+        if (given.clean_up) given.clean_up();
+        bool bad = s.failure_flags != 0;
+        (bad ? failed : skipped_now ? skipped : passed)++;
+        printf("%-7s %7.2f s  %s\n", bad ? "FAILED" : skipped_now ? "skipped" : "passed", s.seconds, name.c_str());
+        fflush(stdout);
+    }
+    void test_case_exception(const doctest::TestCaseException&) override {}
+    void subcase_start(const doctest::SubcaseSignature&) override {}
+    void subcase_end() override {}
+    void log_assert(const doctest::AssertData&) override {}
+    void log_message(const doctest::MessageData&) override {}
+    void test_case_skipped(const doctest::TestCaseData&) override {}
+};
+REGISTER_LISTENER("count", 1, Count);
+
 const char SO_FAR[] = "FLATGPT_TEST_SO_FAR";    // the previous image's passed, failed, skipped, next
 
 // Runs in Limit's thread while the stuck case is still running.
@@ -111,7 +113,8 @@ int value_of(const std::string& name, int argc, char** argv) {
     return value;
 }
 
-// Runs all cases, prints the closing line, returns the exit status. clean_up runs before an execv.
+// Runs all cases, prints the closing line, returns the exit status. clean_up removes what a case has
+// left; it runs after each one, and before an execv.
 int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
     Count::limit = test_limit();
     if (Count::limit == 0) {

@@ -35,7 +35,7 @@ std::string temporary_directory() {
         if (!mkdtemp(scratch.data())) throw std::runtime_error("no temporary directory");
     }
     std::string dir = scratch + "/" + std::to_string(n++);
-    std::filesystem::create_directory(dir);
+    std::filesystem::create_directories(dir);
     return dir;
 }
 
@@ -139,7 +139,5 @@ static void remove_scratch() {
     if (!scratch.empty()) std::filesystem::remove_all(scratch, ignored);
 }
 int main(int argc, char** argv) {
-    const int result = run_counted(argc, argv, remove_scratch);
-    remove_scratch();
-    return result;
+    return run_counted(argc, argv, remove_scratch);
 }

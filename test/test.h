@@ -25,7 +25,7 @@ void skip(const char* why);
     } while (0)
 bool test_long();                     // FLATGPT_TEST_LONG is set
 std::string flatgpt_binary();         // environment variable FLATGPT, or ./flatgpt
-std::string temporary_directory();    // fresh, removed when the process ends
+std::string temporary_directory();    // fresh, removed when the case ends
 
 // ---- processes ----------------------------------------------------------------------------------
 

@@ -47,9 +47,9 @@ Read read(CorpusConfig config) {
     return r;
 }
 std::string written(const std::string& name, const std::string& text) {
-    static const std::string dir = temporary_directory();
-    write_file(dir + "/" + name, text);
-    return dir + "/" + name;
+    const std::string path = temporary_directory() + "/" + name;
+    write_file(path, text);
+    return path;
 }
 void refused(CorpusConfig config, const char* what) {
     const Status s = read(std::move(config)).status;
