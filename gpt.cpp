@@ -117,20 +117,26 @@ void Gpt::forward(bool training) {
     embed_forward(nullptr);
     for (int l = 0; l < c.L; l++) {
         store.await_parameters(1 + l);
-        block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, nullptr);
+        block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].in : x_last, nullptr);
     }
     final_norm();
 }
 
-void Gpt::embed_forward(const KvCache* cache) {
-    // x = dropout(norm(scale * (wte[token] + positions))); most models have no norm here.
+// to = norm(scale * (wte[token] + positions)); most models have no norm here.
+void Gpt::embed_tokens(Activation* to, const int* tok, const int* pos) {
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
-    Activation* x = c.embed_norm ? embedded : a[0].x;
-    op.embedding_forward(x, cache ? cache->tok : batch.tok(), w.wte, positions, B, S, C,
-                         cache ? cache->pos : text_positions());
+    Activation* x = c.embed_norm ? embedded : to;
+    op.embedding_forward(x, tok, w.wte, positions, B, S, C, pos);
     scale_and_drop(op, x, c.embed_scale, int64_t(N) * C, {});
-    if (c.embed_norm) op.stream_norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), N, C);
-    scale_and_drop(op, a[0].x, 1, int64_t(N) * C, dropout(DropoutSite::embeddings));
+    if (c.embed_norm) op.stream_norm_forward(to, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), N, C);
+}
+
+void Gpt::embed_forward(const KvCache* cache) {
+    const int B = pass.B, S = pass.S, C = c.C;
+    const int *tok = cache ? cache->tok : batch.tok(), *pos = cache ? cache->pos : text_positions();
+    embed_tokens(unsmeared, tok, pos);
+    smear_forward(op, x0, unsmeared, cache ? previous : nullptr, w.smearw, w.smear_lambda, B, S, C, pos);
+    scale_and_drop(op, x0, 1, int64_t(B) * S * C, dropout(DropoutSite::embeddings));
     // T5's position bias, which all blocks share.
     relative_bias_forward(op, bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
 }
@@ -149,8 +155,11 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
 
     // Attention branch: norm, qkv projection, attention.
     if (part != BlockPart::after_attention) {
+        residual_mix_forward(op, t.x, t.in, x0, w.residw, w.x0w, l, 1, int64_t(N) * C);
         norm_linear(op, t.qkv, t.ln1, t.x, norm1(l), product(Adapter::qkv, l), N, C, c.qkv_width(), precision,
-                    keep || p.decayw);
+                    keep || p.decayw || p.value_gatew);
+        value_embedding_forward(op, t.qkv, t.ln1, p.value_embedw, p.value_gatew, cache ? cache->tok : batch.tok(), N, C,
+                                heads(l));
         if (c.recurrent(l)) linear_attention(l, cache);
         else softmax_attention(l, cache);
     }
@@ -164,6 +173,7 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
     if (c.has_experts(l)) experts_forward(l, part != BlockPart::recomputed);
     // Down projection and residual.
     branch_add(op, out, t.x2, ffn_branch(l), N, C);
+    keep_copy(op, x_middle, out, int64_t(N) * C, l == c.backout_layer() && part != BlockPart::recomputed);
 }
 
 void Gpt::softmax_attention(int l, KvCache* cache) {
@@ -223,6 +233,7 @@ void Gpt::experts_forward(int l, bool counts) {
 
 void Gpt::final_norm() {
     pass.layer = -1;
+    residual_mix_forward(op, x_last, x_last, x_middle, nullptr, w.backoutw, 0, -1, int64_t(pass.B) * pass.S * c.C);
     // With post-norm, the last block's norm is already the final one.
     const NormStep::Kind kind = c.sum_norm() ? NormStep::Kind::none : NormStep::Kind::norm;
     norm_forward(op, lnf, x_last, {kind, c.norm_of(), w.lnfw, w.lnfb, mean_f, rstd_f}, pass.B * pass.S, c.C);
@@ -281,11 +292,15 @@ void Gpt::backward(bool last) {
         op.zero(dx, op.bytes(dx, n));
         op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), pass.B * pass.S, c.C);
     }
+    clear_gradient(op, dx_middle, n);
+    residual_mix_backward(op, dx, dx_middle, nullptr, dw.backoutw, nullptr, x_middle, nullptr, w.backoutw, 0, -1, n);
+    clear_gradient(op, dx0, n);
     // Blocks below the lowest trained tensor need no gradients.
     const int lowest = lowest_trained_block();
     for (int l = c.L - 1; l >= std::max(lowest, 0); l--) {
         pass.layer = l;
         if (l + 1 < c.L) store.gradients_begin(1 + l);
+        add_gradient(op, dx, l == c.backout_layer() ? dx_middle : nullptr, n);
         recompute(l);
         block_backward(l);
         store.gradients_done(1 + l, last);
@@ -352,11 +367,14 @@ void Gpt::block_backward(int l) {
     adapted_linear_backward(op, dt, gradients(Adapter::qkv, l), dqkv_or_dup, t.ln1, product(Adapter::qkv, l), N, C,
                             h.qkv_width(), precision);
     optional_linear_backward(op, dt, dbranch, store.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
+    value_embedding_backward(op, dt, dvalues, d.value_embedw, d.value_gatew, dqkv_or_dup, t.ln1, p.value_embedw,
+                             p.value_gatew, batch.tok(), B, S, C, c.V, h);
 
     // Norms of the block's input. With parallel branches, both branches read that input.
     if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, int64_t(N) * C, {});
     if (c.parallel == Parallel::two) norm_backward(op, dx, d.ln2w, d.ln2b, dffn, t.x, norm2(l), N, C);
     norm_backward(op, dx, d.ln1w, d.ln1b, dt, t.x, norm1(l), N, C);
+    residual_mix_backward(op, dx, dx0, dw.residw, dw.x0w, t.in, x0, w.residw, w.x0w, l, 1, int64_t(N) * C);
 }
 
 // Computes the experts' backward pass. Writes the gradient of the ffn's input to `to`. With a
@@ -390,12 +408,15 @@ void Gpt::embed_backward() {
     pass.layer = -1;
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
     const int64_t n = int64_t(N) * C;
-    Activation* d = dx;
+    add_gradient(op, dx, dx0, n);
     scale_and_drop(op, dx, 1, n, dropout(DropoutSite::embeddings));
+    Activation* d = smear_backward(op, dt, dw.smearw, dw.smear_lambda, dx, unsmeared, w.smearw, w.smear_lambda, B, S, C,
+                                   text_positions());
     if (c.embed_norm) {
-        op.zero(dt, op.bytes(dt, n));
-        op.norm_backward(dt, dw.lnew, dw.lneb, dx, embedded, w.lnew, mean_e, rstd_e, c.norm_of(), N, C);
-        d = dt;
+        Activation* const to = d == dx ? dt : dx;
+        op.zero(to, op.bytes(to, n));
+        op.norm_backward(to, dw.lnew, dw.lneb, d, embedded, w.lnew, mean_e, rstd_e, c.norm_of(), N, C);
+        d = to;
     }
     scale_and_drop(op, d, c.embed_scale, n, {});
     Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * C) : nullptr;

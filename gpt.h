@@ -68,6 +68,7 @@ struct Gpt {
     // is left out.
     enum class BlockPart { whole, attention, after_attention, recomputed };
     void embed_forward(const KvCache* cache);
+    void embed_tokens(Activation* to, const int* tok, const int* pos);
     void block_forward(int l, Activation* out, KvCache* cache, BlockPart part = BlockPart::whole);
     void final_norm();
     void head_forward(Activation* logits, const Input* x, int rows);
@@ -86,8 +87,11 @@ struct Gpt {
     std::vector<Activations> a;                    // (L); blocks share arrays not kept for backward
     Activation* embedded = nullptr;                // (N,C): embeddings before their norm
     float *mean_e = nullptr, *rstd_e = nullptr;    // (N)
-    Activation* x_last = nullptr;                  // (N,C): the last block's output
-    Input* lnf = nullptr;                          // (N,C): x_last normed; under post-norm x_last itself or a copy
+    Activation *unsmeared = nullptr,
+               *previous = nullptr;                   // (N,C): embeddings before smear; generation: the tokens' before
+    Activation *x0 = nullptr, *x_middle = nullptr;    // (N,C): the blocks' first input; output of the backout layer
+    Activation* x_last = nullptr;                     // (N,C): the last block's output
+    Input* lnf = nullptr;                             // (N,C): x_last normed; under post-norm x_last itself or a copy
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                                         // (N,C): gradient of the residual stream
     Activation* dt = nullptr;                                         // (N,max(C,NH*HS)): gradient inside a branch
@@ -95,8 +99,10 @@ struct Gpt {
     Activation* dactivated = nullptr;     // (N,F): gradient of the activation's output; dqkv_or_dup if not gated
     Activation* dbranch = nullptr;        // (N,C): gradient before a branch's norm or factor; later scratch
     Activation* dffn = nullptr;           // (N,C): gradient of the ffn's input in parallel blocks
-    Input* gathered = nullptr;            // (N*K,C): the experts' inputs
-    Activation* dgathered = nullptr;      // (N*K,C): gradient of gathered; also (N,C) scratch
+    Activation *dx0 = nullptr, *dx_middle = nullptr;    // (N,C): gradients of x0, x_middle through factors
+    Activation* dvalues = nullptr;                      // (N,NKV*HS): gradient of the rows of a value embedding
+    Input* gathered = nullptr;                          // (N*K,C): the experts' inputs
+    Activation* dgathered = nullptr;                    // (N*K,C): gradient of gathered; also (N,C) scratch
     Activation *drouter_logits = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
     Gradient* dfactors = nullptr;                                     // (N,K)
     float* cos_sin[2] = {};                  // (plan.S,2,rope_dims/2) each; by Config::rope_table_of

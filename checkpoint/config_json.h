@@ -1,4 +1,4 @@
-// config_json.h - shared by config_json.cpp and config_layers.cpp.
+// config_json.h - shared by config_json.cpp, config_layers.cpp and nanochat.cpp.
 #pragma once
 #include "files/json.h"
 #include "model/families/families.h"
@@ -12,6 +12,9 @@ nlohmann::json ids_json(const std::vector<int>& ids);    // null, one id or a li
 // its frequencies. Call the parsers after the family's keys were read into *c and its other fields
 // set by family_defaults(). Exit 3.
 Status layers_parse(const JsonFields& f, Config* c);
+// Sets the fields that say which layers have no window; global (L) marks these layers. Returns
+// false if no fields say so.
+bool set_global_layers(const std::vector<bool>& global, Config* c);
 Status rope_parse(const JsonFields& f, Config* c);
 void layers_json(const Config& c, nlohmann::ordered_json* j);
 void rope_json(const Config& c, nlohmann::ordered_json* j);

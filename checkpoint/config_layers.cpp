@@ -33,18 +33,11 @@ int every_nth(const std::vector<bool>& marked, bool first, int own) {
 }
 
 Status window_pattern(const JsonFields& f, const char* key, const std::vector<bool>& global, Config* c) {
-    if (std::count(global.begin(), global.end(), true) == int64_t(global.size())) {
-        c->window = 0;
-        return {};
-    }
-    const int n = every_nth(global, c->global_first, c->global_every);
-    if (n < 0)
-        return fail(Exit::input,
-                    "%s: %s: flatgpt runs only models in which every n-th layer has no window, found "
-                    "another order",
-                    f.name.c_str(), key);
-    c->global_every = n;
-    return {};
+    if (set_global_layers(global, c)) return {};
+    return fail(Exit::input,
+                "%s: %s: flatgpt runs only models in which every n-th layer, and maybe the last one, has no window, "
+                "found another order",
+                f.name.c_str(), key);
 }
 
 // Parses an array with one value per layer: `yes` (true) or `no` (false).
@@ -82,6 +75,18 @@ Status neo_parse(const JsonFields& f, Config* c) {
     return window_pattern(f, key, TRY(marks(f, key, layers, NEO.global, NEO.local, c->L)), c);
 }
 }    // namespace
+
+bool set_global_layers(const std::vector<bool>& global, Config* c) {
+    if (std::count(global.begin(), global.end(), true) == int64_t(global.size())) return c->window = 0, true;
+    for (const bool last : {c->global_last, !c->global_last}) {
+        if (last && !global.back()) continue;
+        const int n = every_nth({global.begin(), global.end() - last}, c->global_first, c->global_every);
+        if (n < 0) continue;
+        c->global_every = n, c->global_last = last;
+        return true;
+    }
+    return false;
+}
 
 Status layers_parse(const JsonFields& f, Config* c) {
     const unsigned layers = c->family->layers;

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/file.h"
-#include "files/json.h"
+#include "config_json.h"
 #include "model/families/families.h"
 
 namespace fs = std::filesystem;
@@ -35,6 +35,21 @@ std::string nanochat_weights(const std::string& dir) {
     return newest;
 }
 
+// "SSSL": layers with a short window and with all positions, repeated; the last layer has all.
+static Status read_windows(const JsonFields& f, const char* key, Config* c) {
+    std::string text = f.object[key].is_string() ? f.object[key].get<std::string>() : "";
+    for (char& letter : text) letter = char(toupper(static_cast<unsigned char>(letter)));
+    if (text.empty() || text.find_first_not_of("SL") != text.npos)
+        return fail(Exit::input, "%s: %s: expected letters S and L", f.name.c_str(), key);
+    std::vector<bool> global;
+    for (int l = 0; l < c->L; l++) global.push_back(l + 1 == c->L || text[size_t(l) % text.size()] == 'L');
+    if (set_global_layers(global, c)) return {};
+    return fail(Exit::input,
+                "%s: %s: flatgpt runs only models in which every n-th layer, and maybe the last one, has no window, "
+                "found %s",
+                f.name.c_str(), key, text.substr(0, 40).c_str());
+}
+
 Result<Config> nanochat_config(const std::string& weights) {
     const std::string path = meta_of(weights);
     const nlohmann::json meta = TRY(json_parse(TRY(read_file(path, 1 << 20)), path, 16));
@@ -46,15 +61,16 @@ Result<Config> nanochat_config(const std::string& weights) {
                                                            {"n_layer", &Config::L},
                                                            {"n_head", &Config::NH},
                                                            {"n_embd", &Config::C}};
-    const char* const kv_heads = "n_kv_head";
+    const char *const kv_heads = "n_kv_head", *const pattern = "window_pattern";
     for (const auto& [key, value] : f.object.items())
-        if (key != kv_heads && std::ranges::none_of(sizes, [&](const auto& known) { return key == known.first; }))
+        if (key != kv_heads && key != pattern &&
+            std::ranges::none_of(sizes, [&](const auto& known) { return key == known.first; }))
             return fail(Exit::input,
-                        "%s: model_config: expected nanochat's keys of 2025, found \"%s\": flatgpt lacks what later "
-                        "ones have, value embeddings and factors of the residual stream",
+                        "%s: model_config: expected nanochat's keys of 2025 or of July 2026, found \"%s\", a kind of "
+                        "model that flatgpt lacks",
                         path.c_str(), key.c_str());
-    const auto family =
-        std::ranges::find_if(families(), [](auto* row) { return row->type == std::string("nanochat"); });
+    const std::string type = f.has(pattern) ? "nanochat_2026" : "nanochat";
+    const auto family = std::ranges::find_if(families(), [&](auto* row) { return row->type == type; });
     Config c;
     c.family = *family;
     auto read = [&](const char* key, int Config::*field) {
@@ -65,6 +81,7 @@ Result<Config> nanochat_config(const std::string& weights) {
     c = c.family_defaults();
     TRY(read(kv_heads, &Config::NKV));
     c.norm_eps = std::numeric_limits<float>::epsilon();    // PyTorch's, as nanochat gives none
+    if (f.has(pattern)) TRY(read_windows(f, pattern, &c));
     if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", path.c_str(), s.message.c_str());
     return c;
 }

@@ -9,5 +9,5 @@
 // a config.json, which then describes it.
 std::string nanochat_weights(const std::string& dir);
 // The configuration that the meta file beside the weights describes. Exit 3: it is damaged, or has
-// a key of a later nanochat, whose model flatgpt lacks.
+// a key of another nanochat, whose model flatgpt lacks.
 Result<Config> nanochat_config(const std::string& weights);

@@ -90,9 +90,9 @@ void Trace::start(const Model& g) {
     };
     for (int l = 0; l < g.c.L; l++) {
         const Activations& a = g.a[size_t(l)];
-        // A block's output is the next block's input x. Without a backward pass all blocks have one
-        // buffer for x.
-        add(l, {{l + 1 < g.c.L ? g.a[size_t(l) + 1].x : g.x_last, "out"}});
+        // A block's output is the next block's input. Without a backward pass all blocks have one
+        // buffer for it.
+        add(l, {{l + 1 < g.c.L ? g.a[size_t(l) + 1].in : g.x_last, "out"}});
         add(l,
             {FIELD(a, ln1), FIELD(a, qkv), FIELD(a, qkv_rot), FIELD(a, atty), FIELD(a, decay_gates), FIELD(a, out1),
              FIELD(a, x2), FIELD(a, ln2), FIELD(a, fch), FIELD(a, fcg), FIELD(a, router_logits), FIELD(a, expert_up),

@@ -343,3 +343,52 @@ inline void relative_bias_backward(const Table& op, Gradient* dtable, const Grad
                                    int buckets, int NH, int n) {
     if (dtable) op.bias_rows_backward(dtable, dbias, bucket, buckets, NH, n);
 }
+
+// ---- paths around blocks ------------------------------------------------------------------------
+
+// The functions here do nothing for models without these parameters (factors, table or w null).
+// Shapes: operations.inc.
+inline void residual_mix_forward(const Table& op, Activation* y, const Activation* x, const Activation* x0,
+                                 const Parameter* factors, const Parameter* factors0, int l, float sign, int64_t n) {
+    if (factors0) op.residual_mix_forward(y, x, x0, factors, factors0, l, sign, n);
+}
+inline void residual_mix_backward(const Table& op, Activation* d, Activation* dx0, Gradient* dfactors,
+                                  Gradient* dfactors0, const Activation* x, const Activation* x0,
+                                  const Parameter* factors, const Parameter* factors0, int l, float sign, int64_t n) {
+    if (factors0) op.residual_mix_backward(d, dx0, dfactors, dfactors0, x, x0, factors, factors0, l, sign, n);
+}
+inline void clear_gradient(const Table& op, Activation* dx, int64_t n) {
+    if (dx) op.zero(dx, op.bytes(dx, n));
+}
+// dx += other, where the model has other
+inline void add_gradient(const Table& op, Activation* dx, const Activation* other, int64_t n) {
+    if (other) op.add_scaled(dx, dx, other, 1, n, {});
+}
+inline void smear_forward(const Table& op, Activation* y, const Activation* x, const Activation* previous,
+                          const Parameter* w, const Parameter* lambda, int B, int S, int C, const int* pos) {
+    if (w) op.smear_forward(y, x, previous, w, lambda, B, S, C, pos);
+}
+// Returns the gradient of x: dx, or dy for models without smear.
+inline Activation* smear_backward(const Table& op, Activation* dx, Gradient* dw, Gradient* dlambda, Activation* dy,
+                                  const Activation* x, const Parameter* w, const Parameter* lambda, int B, int S, int C,
+                                  const int* pos) {
+    if (!w) return dy;
+    op.smear_backward(dx, dw, dlambda, dy, x, w, lambda, B, S, C, pos);
+    return dx;
+}
+inline void keep_copy(const Table& op, Activation* to, const Activation* from, int64_t n, bool keeps) {
+    if (keeps) op.copy(to, from, op.bytes(to, n));
+}
+inline void value_embedding_forward(const Table& op, Activation* qkv, const Input* x, const Parameter* table,
+                                    const Parameter* gate_w, const int* tok, int N, int C, const Heads& h) {
+    if (table) op.value_embedding_forward(qkv, x, table, gate_w, tok, N, C, h);
+}
+// values (N,NKV*HS): scratch for the gradient of the table's rows
+inline void value_embedding_backward(const Table& op, Activation* dx, Activation* values, Gradient* dtable,
+                                     Gradient* dgate_w, const Activation* dqkv, const Input* x, const Parameter* table,
+                                     const Parameter* gate_w, const int* tok, int B, int S, int C, int V,
+                                     const Heads& h) {
+    if (!table) return;
+    op.value_embedding_backward(dx, dtable ? values : nullptr, dgate_w, dqkv, x, table, gate_w, tok, B * S, C, h);
+    if (dtable) op.embedding_backward(dtable, nullptr, values, tok, B, S, h.NKV * h.HS, V, nullptr);
+}

@@ -139,6 +139,12 @@ struct States {
     const int* of;    // (B): index of each sequence's state
 };
 
+// Number of a row's first channels from which the gates of smear_* and value_embedding_* are
+// computed (all C of a narrow one), and the factor of the values' gates (nanochat).
+constexpr int smear_channels(int C) { return C < 24 ? C : 24; }
+constexpr int value_gate_channels(int C) { return C < 12 ? C : 12; }
+constexpr float VALUE_GATE_SCALE = 3;
+
 // LayerNorm, or RMSNorm (Zhang & Sennrich 2019), which has no mean: rstd = 1/sqrt(mean(x^2) + eps).
 struct Norm {
     bool rms = false;

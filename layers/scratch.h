@@ -50,6 +50,15 @@ struct RouterScratch {
 constexpr int NORM_PARTS = 512;    // blocks: four per multiprocessor of the largest GPUs
 inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NORM_PARTS, N) * 2 * C * 4; }
 
+// value_embedding_backward's scratch: the gradient of each gate's sum, and for each block of
+// threads the gradient of the gates' weights.
+struct ValueEmbeddingScratch {
+    int64_t sums, bytes;    // bytes of the gates' gradients; total
+    ValueEmbeddingScratch(int64_t N, int C, int64_t NKV)
+        : sums(round_up(4 * N * NKV, 256)),
+          bytes(sums + 4 * std::min<int64_t>(NORM_PARTS, N) * NKV * value_gate_channels(C)) {}
+};
+
 // rope_backward's scratch: for each block of threads, the gradients of QK-norm's weights.
 constexpr int ROPE_PARTS = 512;
 inline int64_t rope_scratch(int64_t N, Heads h, QkNormRope t) {
@@ -208,6 +217,9 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::router_forward: return RouterScratch(c.B, c.S, c.in).bytes;
         case Operation::norm_backward: return norm_scratch(c.rows, c.in);
         case Operation::scale_columns_backward: return ceil_div(c.rows, column_sum_rows(c.rows)) * c.in * 4;
+        case Operation::residual_mix_backward: return NORM_PARTS * 8;
+        case Operation::smear_backward: return NORM_PARTS * (smear_channels(c.in) + 1) * 4;
+        case Operation::value_embedding_backward: return ValueEmbeddingScratch(c.rows, c.in, c.heads.NKV).bytes;
         case Operation::rope_backward: return rope_scratch(c.rows, c.heads, c.rope);
         case Operation::linear_forward:
             if (c.precision != Precision::fp8 || !Fp8Scratch::takes(c.rows, c.in, c.out)) return WORKSPACE;

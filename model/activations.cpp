@@ -22,7 +22,9 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
     const int C = c.C, post = c.post_norm() ? C : 0;
     const int K = c.has_experts(l) ? c.experts_used : 0, gates = c.gates_shared_expert(l);
-    return {{&A::x, C, never},
+    // With residual scalars, x is a weighted sum of `in` and the embeddings, which both are kept.
+    return {{&A::x, C, c.residual_scalars ? cheap : never},
+            {&A::in, c.residual_scalars && l > 0 ? C : 0, never, &A::x},
             {&A::qkv, c.qkv_width(), cheap},
             {&A::qkv_rot, c.rope(l).norms() ? c.qkv_width() : 0, none, &A::qkv},
             {&A::decay_gates, c.heads(l).gates(), cheap},
@@ -161,6 +163,12 @@ void lay_out_activations(Layout& at, Gpt& g) {
     lay_out_routes(at, g, N);
     lay_out_adapters(at, g, N);
     at.reserve(g.x_last, N * c.C);
+    g.x0 = g.a[0].x;
+    if (c.residual_scalars) at.reserve(g.x0, N * c.C);
+    g.a[0].in = g.unsmeared = g.x0;
+    if (c.backout) at.reserve(g.x_middle, N * c.C);
+    if (c.smear) at.reserve(g.unsmeared, N * c.C);
+    if (c.smear && g.plan.mode == RunMode::infer) at.reserve(g.previous, N * c.C);
     if (c.sum_norm() && !own) g.lnf = as_input(g.x_last);
     else at.reserve(g.lnf, N * c.C);
     for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.reserve(*p, N);
@@ -203,6 +211,9 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
     if (c.position == Position::t5) at.reserve(g.dbias, int64_t(c.NH) * (2 * RELATIVE_MAX_DISTANCE + 1));
     if (c.post_norm() || c.branch_scale != 1 || g.plan.dropout > 0 || gates) at.reserve(g.dbranch, N * c.C);
     if (c.parallel != Parallel::none) at.reserve(g.dffn, N * c.C);
+    if (c.residual_scalars) at.reserve(g.dx0, N * c.C);
+    if (c.backout) at.reserve(g.dx_middle, N * c.C);
+    if (c.value_embeddings) at.reserve(g.dvalues, N * c.NKV * c.HS);
 }
 
 void lay_out_logits(Layout& at, Gpt& g) {

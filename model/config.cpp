@@ -9,7 +9,8 @@
 #include "model/families/families.h"
 
 bool Config::windowed(int l) const {
-    return window && !recurrent(l) && !(global_every && (l + !global_first) % global_every == 0);
+    const bool global = (global_every && (l + !global_first) % global_every == 0) || (global_last && l + 1 == L);
+    return window && !recurrent(l) && !global;
 }
 bool Config::has_rope(int l) const {
     // RoPE requires that the rotated channels of a query and a key are multiplied unchanged, so
@@ -130,6 +131,17 @@ static Status linear_check(const Config& c) {
     return {};
 }
 
+// In generation, the embedding of the token before is computed again, without its position.
+static Status shortcuts_check(const Config& c) {
+    if (c.smear && (c.position == Position::learned || c.position == Position::sinusoidal))
+        return fail(Exit::usage, "--smear, %s: expected positions that are not added to embeddings, such as rope",
+                    flag_text(c, &Config::position).c_str());
+    if (c.smear && c.mask_kind != MaskKind::causal)
+        return fail(Exit::usage, "--smear needs --objective causal, found %s",
+                    c.mask_kind == MaskKind::prefix ? "prefix" : "mlm");
+    return {};
+}
+
 Status config_check(const Config& c) {
     if (c.NH > 0 && c.HS == 0)
         return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C,
@@ -188,6 +200,7 @@ Status config_check(const Config& c) {
                     "them",
                     c.window, c.mask_kind == MaskKind::prefix ? "prefix" : "mlm");
     TRY(linear_check(c));
+    TRY(shortcuts_check(c));
     if (c.mask >= c.V)
         return fail(Exit::usage,
                     "mask token %d: the vocabulary ends at %d; --mask-token names another, --vocab makes "

@@ -82,6 +82,7 @@ struct Config {
     int window = 0;                       // visible positions, the query's own included; 0: all
     int global_every = 0;                 // every N-th layer has no window; 0: none
     bool global_first = false;            // the first, not the last, of N layers
+    bool global_last = false;             // the last layer of all has no window either
     int stride = 0, global_tokens = 0;    // keys visible beyond the window (Heads)
     MaskKind mask_kind = MaskKind::causal;
     float score_scale = 0, score_cap = 0;              // factor of scores; soft cap; 0: 1/sqrt(HS); none
@@ -89,7 +90,13 @@ struct Config {
     int softmax_every = 0;                             // with linear attention: every N-th layer has softmax
     // Which products have biases: qkv, attention's output projection, the ffn's two, the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
-    bool tied = true;                           // the head's weights are wte
+    bool tied = true;    // the head's weights are wte
+    // Paths around blocks, as in nanochat of 2026 (layers/shortcuts.cpp). residual_scalars: a block
+    // reads a weighted sum of its predecessor's output and of the embeddings. backout: the head
+    // reads the last block's output less a part of the middle one's.
+    bool residual_scalars = false, backout = false;
+    bool smear = false;                         // an embedding gets a part of the one before
+    bool value_embeddings = false;              // in every second layer, the last one included
     int mask = -1;                              // mask token for masked prediction; -1: none
     float embed_scale = 1, branch_scale = 1;    // factors of embeddings, of branch outputs
     float logit_scale = 1, logit_cap = 0;       // factor and soft cap of logits; cap 0: none
@@ -131,6 +138,8 @@ struct Config {
     int layer_of_rope_table(int table) const;    // first layer that reads this table; -1: none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
+    bool embeds_values(int l) const { return value_embeddings && l % 2 == (L - 1) % 2; }
+    int backout_layer() const { return backout ? L / 2 : -1; }    // whose output is subtracted
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
     bool has_experts(int l) const { return experts && (l + 1) % experts_every == 0; }

@@ -39,6 +39,24 @@ static std::vector<ConfigRow> expert_rows() {
     };
     // clang-format on
 }
+static std::vector<ConfigRow> shortcut_rows() {
+    using C = Config;
+    // clang-format off
+    return {
+        FLATGPT_KEY(&C::residual_scalars, "residual_scalars", "--residual-scalars",
+              "a block reads a weighted sum of its predecessor's output and of the embeddings, with two learned "
+              "factors for each layer (modded-nanogpt, nanochat of 2026)", 0, 1),
+        FLATGPT_KEY(&C::value_embeddings, "value_embeddings", "--value-embeddings",
+              "values get an embedding of their token, through a gate for each key/value head, in every second layer "
+              "(nanochat of 2026)", 0, 1),
+        FLATGPT_KEY(&C::smear, "smear", "--smear",
+              "a token's embedding gets a part of the one before, through a gate (nanochat of 2026)", 0, 1),
+        FLATGPT_KEY(&C::backout, "backout", "--backout",
+              "the head reads the last block's output less a learned part of the middle one's (nanochat of 2026)", 0,
+              1),
+    };
+    // clang-format on
+}
 static const char* const NO_WINDOW = "--window: without, all is seen";
 static std::vector<ConfigRow> window_rows() {
     using C = Config;
@@ -139,6 +157,7 @@ const std::vector<ConfigRow>& config_rows() {
               "RMSNorm of queries and keys: over each head or over all heads", 0, 2,
               {{"none"}, {"head"}, {"all"}}),
         KIND(&C::global_first, "global_first", 0, 1),
+        KIND(&C::global_last, "global_last", 0, 1),
         KIND(&C::mask_kind, "sees", 0, 2, {{"causal"}, {"prefix"}, {"all"}}),
         KIND(&C::mask, "mask_token", -1, 1 << 24),
         KIND(&C::score_scale, "attention_scale", 0, 1000.0),
@@ -161,7 +180,7 @@ const std::vector<ConfigRow>& config_rows() {
     // clang-format on
     static const std::vector<ConfigRow> all = [] {
         std::vector<ConfigRow> joined = rows;
-        for (const auto& more : {expert_rows(), window_rows(), linear_rows()})
+        for (const auto& more : {expert_rows(), window_rows(), linear_rows(), shortcut_rows()})
             joined.insert(joined.end(), more.begin(), more.end());
         for (const ConfigRow& row : position_rows()) joined.push_back(row);
         return joined;

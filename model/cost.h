@@ -73,6 +73,12 @@ class CostModel {
 
     static Cost moved(double bytes) { return {{}, 0, 0, bytes}; }
     static Cost rows(int N, int C, double bytes) { return {{.rows = N, .in = C}, 0, 0, bytes}; }
+    static Cost value_rows(int N, int C, const Heads& h, double bytes) {
+        CallSizes call = heads(1, N, h);
+        call.rows = N;
+        call.in = C;
+        return {call, 0, 0, bytes};
+    }
     static Cost routed(int B, int S, const Router& r, double bytes) {
         return {{.rows = B * S, .in = r.E, .out = r.K, .B = B, .S = S}, 0, 0, bytes};
     }

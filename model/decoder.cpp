@@ -5,8 +5,14 @@
 
 namespace {
 void blocks(Model& g, KvCache* cache, bool last_whole) {
+    // Smear reads the embedding of the token before; a call's first token has it in the history.
+    if (g.c.smear) {
+        g.op.previous_tokens(cache->previous, cache->history, cache->tok, cache->sequences, cache->cache_pos, g.pass.B,
+                             g.pass.S, cache->positions);
+        g.embed_tokens(g.previous, cache->previous, cache->pos);
+    }
     g.embed_forward(cache);
-    for (int l = 0; l + 1 < g.c.L; l++) g.block_forward(l, g.a[size_t(l) + 1].x, cache);
+    for (int l = 0; l + 1 < g.c.L; l++) g.block_forward(l, g.a[size_t(l) + 1].in, cache);
     const Gpt::BlockPart part = last_whole ? Gpt::BlockPart::whole : Gpt::BlockPart::attention;
     g.block_forward(g.c.L - 1, g.x_last, cache, part);
     if (last_whole) g.final_norm();
@@ -126,6 +132,7 @@ void compute_logits(Model& g, const PendingHead& pending, float* out, const std:
         const Activations& t = g.a.back();
         to_front(op, t.atty, g.c.attention_width(), rows);
         to_front(op, t.x, C, rows);
+        if (g.c.backout) to_front(op, g.x_middle, C, rows);
         if (g.c.parallel == Parallel::one) to_front(op, t.ln2, C, rows);
         g.block_forward(g.c.L - 1, g.x_last, nullptr, Gpt::BlockPart::after_attention);
         g.final_norm();

@@ -47,7 +47,7 @@ void PageTable::fork(int from, int to) {
     s = all[size_t(from)];
     for (int page : s.pages) ref_counts[size_t(page)]++;
     for (int page : s.first) ref_counts[size_t(page)]++;
-    if (states) forked.push_back({to, from});
+    if (states || history) forked.push_back({to, from});
 }
 void PageTable::rewind(int b, int pos) {
     changed = true;
@@ -100,7 +100,8 @@ int64_t page_bytes(const Config& c, Element type) { return paged_layers(c) * lay
 // Number of elements in one sequence's states, in all layers with linear attention.
 static int64_t state_numbers(const Config& c) { return c.recurrent_layers_below(c.L) * c.heads(0).state(); }
 int64_t cache_bytes(const Config& c, Element type) {
-    return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);
+    const int64_t tokens = c.smear ? cache_positions(c) : 0;
+    return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * (state_numbers(c) + tokens);
 }
 
 // An evicting cache lets sequences grow beyond the context, where a table of positions ends. A
@@ -110,6 +111,7 @@ const char* why_no_eviction(const Config& c) {
         return "the model's positions are a table, which ends with its context";
     if (c.mask_kind != MaskKind::causal) return "the model's prompts have bidirectional attention";
     if (c.stride) return "the model's attention has a stride";
+    if (c.smear) return "the model's embeddings depend on the token before, which the cache finds by position";
     return nullptr;
 }
 int cache_positions(const Config& c) {
@@ -150,13 +152,15 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
     pages = !paged ? 0 : kind.pages ? kind.pages : count * width + rotated;
     table.resize(count, pages);
     table.states = c.linear != LinearAttention::none;
+    table.history = c.smear;
     const int copied = std::max(count, rotated);    // most pages that one call copies
     const int64_t row_bytes = paged_layers(c) * round_up(pages * layer_bytes(c, type), 64);
     state_bytes = state_numbers(c) * element_bytes(op->gradient);    // float; double in the reference
     const int64_t states_bytes = round_up(count * state_bytes, 64);
     const int64_t cos_sin_size = round_up(cos_sin_bytes(c, kind.evicts ? most : positions), 64);
     const int64_t sink_cos_sin_size = round_up(cos_sin_bytes(c, rotated), 64);
-    const int64_t all_ints = 3 * int64_t(most) + int64_t(count) * (width + 1) + 2 * copied;
+    const int64_t history_ints = c.smear ? int64_t(count) * positions + most : 0;
+    const int64_t all_ints = 3 * int64_t(most) + int64_t(count) * (width + 1) + 2 * copied + history_ints;
     bytes = row_bytes + states_bytes + cos_sin_size + sink_cos_sin_size + int64_t(sizeof(int)) * all_ints;
     memory = static_cast<char*>(op->allocate(bytes));
     if (!memory && !paged)
@@ -176,6 +180,7 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
     page_numbers = ints + 3 * most;
     sequences = page_numbers + int64_t(count) * width;
     copies = sequences + count;
+    if (c.smear) previous = copies + 2 * copied, history = previous + most;
     return {};
 }
 void KvCache::release_graphs() {
@@ -251,9 +256,14 @@ void KvCache::copy_pages(const std::vector<PageTable::Copy>& pairs) {
     for (int l = 0; l < c.L; l++)
         if (!c.recurrent(l)) op->cache_rotate(layer(l), copies, int(pairs.size()), nullptr, c.heads(l), {});
 }
-void KvCache::copy_states() {
-    auto at = [&](int b) { return state + b * state_bytes; };
-    for (const PageTable::Copy& copy : table.forked) op->copy(at(copy.to), at(copy.from), state_bytes);
+void KvCache::copy_forked() {
+    auto copy_row = [&](char* all, int64_t bytes_of_one, const PageTable::Copy& copy) {
+        op->copy(all + copy.to * bytes_of_one, all + copy.from * bytes_of_one, bytes_of_one);
+    };
+    for (const PageTable::Copy& copy : table.forked) {
+        if (state_bytes) copy_row(state, state_bytes, copy);
+        if (history) copy_row(reinterpret_cast<char*>(history), int64_t(sizeof(int)) * positions, copy);
+    }
     table.forked.clear();
 }
 
@@ -278,7 +288,7 @@ std::vector<int> KvCache::grow(const int* from_tok, int S, std::vector<int> whic
         table.grow(b, length, copied);
     }
     copy_pages(copied);
-    copy_states();
+    copy_forked();
     const bool there = !from_tok && host == on_device;
     on_device = host;
     if (from_tok) host.insert(host.end(), from_tok, from_tok + N);

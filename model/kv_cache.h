@@ -46,7 +46,8 @@ class PageTable {
 
     bool changed = true;         // since the last upload_table
     bool states = false;         // the model has linear attention's states
-    std::vector<Copy> forked;    // copies of states to make, in order
+    bool history = false;        // the model reads the token before (smear)
+    std::vector<Copy> forked;    // copies of states and histories to make, in order
 
     // Allocates pages for `more` positions. If the last page is shared, a new one replaces it; the
     // caller must then copy the contents, as listed in `copies`.
@@ -127,7 +128,8 @@ struct KvCache {
     char *memory = nullptr, *state = nullptr;
     float *cos_sin[2] = {}, *sink_cos_sin[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
-    int* sequences = nullptr;                                    // (B): indices of the running sequences
+    int *history = nullptr, *previous = nullptr;    // smear: all tokens of each sequence; (B,S) the one before
+    int* sequences = nullptr;                       // (B): indices of the running sequences
     int *cache_pos = nullptr, *pos = nullptr, *tok = nullptr;    // (B,S): position in the cache; row of cos_sin and wpe
 
     std::vector<int> running;                        // sequences of the last call
@@ -151,6 +153,6 @@ struct KvCache {
     void rotate_sinks(const std::vector<PageTable::Copy>& copies, const std::vector<int>& evicted);
     void upload_copies(const std::vector<PageTable::Copy>& copies);
     void copy_pages(const std::vector<PageTable::Copy>& copies);
-    void copy_states();
+    void copy_forked();
     void upload_table();
 };

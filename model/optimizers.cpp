@@ -71,7 +71,7 @@ const Optimizer& optimizer_named(const std::string& name) {
 // ---- matrices and states ------------------------------------------------------------------------
 
 bool is_block_matrix(const Tensor& t) {
-    return !t.frozen && !t.adapter && t.bucket > 0 && t.rows / t.experts > 1 && t.cols > 1;
+    return !t.frozen && !t.adapter && !t.lookup && t.bucket > 0 && t.rows / t.experts > 1 && t.cols > 1;
 }
 
 std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, const Optimizer& o, StateSize size) {
@@ -144,7 +144,7 @@ MupScale mup_scale(const Config& c, int base, const Optimizer& o, const Tensor& 
     if (!base) return {};
     const float narrower = float(base) / float(c.C);
     if (t.name == "headw") return {narrower, narrower};
-    if (t.vector || t.bucket == 0 || t.adapter) return {};
+    if (!t.product || t.bucket == 0 || t.adapter) return {};
     return {std::sqrt(narrower), o.orthogonalizes && is_block_matrix(t) ? std::sqrt(narrower) : narrower};
 }
 
@@ -153,9 +153,9 @@ MupScale mup_scale(const Config& c, int base, const Optimizer& o, const Tensor& 
 static bool chosen(const GroupRule& rule, const Config& c, const Tensor& t) {
     switch (rule.which) {
         case GroupRule::Which::named: return tensor_named(rule.pattern, t);
-        case GroupRule::Which::embeddings: return t.bucket == 0 && !t.vector && t.name != "headw";
+        case GroupRule::Which::embeddings: return t.lookup || t.name == "wpe" || t.name == "relw";
         case GroupRule::Which::head: return t.name == (c.tied ? "wte" : "headw");
-        case GroupRule::Which::scalars: return t.vector;
+        case GroupRule::Which::scalars: return t.vector || t.name == "smear_gatew";
     }
     return false;
 }

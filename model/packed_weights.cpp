@@ -9,7 +9,7 @@
 
 namespace {
 // An adapter's matrices are small and may be trained: products read them as rows of floats.
-bool is_matrix(const Tensor& t) { return !t.vector && !t.adapter && t.name != "wpe" && t.name != "relw"; }
+bool is_matrix(const Tensor& t) { return (t.product || t.lookup) && !t.adapter; }
 
 // Joins consecutive rows of one format to one part. Rows of different experts are in different
 // parts, because a panel (a group of interleaved rows: layers/quant/packed.h) must not span two

@@ -18,6 +18,8 @@ template <class S, class T> struct Row {
     Init init;
     int64_t padding = 0;    // additional rows in memory: Vp - V
     int experts = 1;        // number of such matrices
+    // What reads a block's matrix: a product; a lookup by tokens; operations that compute gates.
+    enum class Use { product, table, gate } use = Use::product;
 };
 
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
@@ -29,12 +31,18 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
             {c.embed_norm && c.norm_weight, &P::lnew, "lnew", {c.C}, 0, norm_init(c)},
             {c.embed_norm && c.norm_bias, &P::lneb, "lneb", {c.C}, 0, Init::zero},
             {!c.tied, &P::headw, "headw", {c.V}, c.C, Init::normal, padding},
-            {c.head_bias, &P::headb, "headb", {c.V}, 0, Init::zero, padding}};
+            {c.head_bias, &P::headb, "headb", {c.V}, 0, Init::zero, padding},
+            {c.residual_scalars, &P::residw, "resid_lambdas", {c.L}, 0, Init::resid_lambda},
+            {c.residual_scalars, &P::x0w, "x0_lambdas", {c.L}, 0, Init::x0_lambda},
+            {c.smear, &P::smearw, "smear_gatew", {1}, smear_channels(c.C), Init::normal},
+            {c.smear, &P::smear_lambda, "smear_lambda", {1}, 0, Init::zero},
+            {c.backout, &P::backoutw, "backout_lambda", {1}, 0, Init::backout_lambda}};
 }
 template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int l) {
     using B = Block<T>;
+    using Use = typename Row<B, T>::Use;
     const int C = c.C, q = c.attention_width(), kv = c.NKV * c.HS, gates = c.heads(l).gates();
-    const int F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
+    const int G = value_gate_channels(C), F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
     const bool qk = c.rope(l).norms() && weight, all = c.qk_norm == QkNormRope::QkNorm::all;
     const Init last = c.zero_init ? Init::zero : Init::normal_residual;    // each branch's last product
@@ -49,6 +57,8 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {qk, &B::kw, "kw", {all ? kv : c.HS}, 0, norm_init(c)},
             {gates > 0, &B::decayw, "decayw", {gates}, C, Init::normal},
             {gates > 0, &B::decayb, "decayb", {gates}, 0, Init::zero},
+            {c.embeds_values(l), &B::value_embedw, "value_embedw", {c.V}, kv, Init::normal, 0, 1, Use::table},
+            {c.embeds_values(l), &B::value_gatew, "value_gatew", {c.NKV}, G, Init::normal, 0, 1, Use::gate},
             {true, &B::projw, "projw", {C}, q, last},
             {c.proj_bias, &B::projb, "projb", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post1w, "post1w", {C}, 0, norm_init(c)},
@@ -93,7 +103,9 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
                 .decay = row.cols > 0,
                 .vector = row.cols == 0};
     t.adapter = t.name.ends_with("_a") || t.name.ends_with("_b") || t.name.ends_with("_m");
-    t.product = row.cols && (block >= 0 || t.name == (c.tied ? "wte" : "headw"));
+    using Use = typename R::Use;
+    t.product = row.cols && (block >= 0 ? row.use == Use::product : t.name == (c.tied ? "wte" : "headw"));
+    t.lookup = row.use == Use::table || t.name == "wte";
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;

@@ -11,6 +11,7 @@ template <class T> struct Block {
     T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *decayw, *decayb, *projw, *projb, *post1w, *post1b;
     T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
     T *routerw, *expert_upw, *expert_downw, *shared_gatew;               // (E,C), (E,F or 2*F,C), (E,C,F), (1,C)
+    T *value_embedw, *value_gatew;                                       // (V,NKV*HS), (NKV,value_gate_channels(C))
     T *qkv_a, *qkv_b, *proj_a, *proj_b, *fc_a, *fc_b, *fc2_a, *fc2_b;    // low-rank adapters (config.h)
     T *qkv_m, *proj_m, *fc_m, *fc2_m;                                    // their magnitudes
     T* low_a(Adapter::Product p) const { return std::array{qkv_a, proj_a, fc_a, fc2_a}[p]; }
@@ -19,12 +20,15 @@ template <class T> struct Block {
 };
 template <class T> struct Params {
     T *wte, *wpe, *relw, *lnew, *lneb, *headw, *headb;
+    T *residw, *x0w, *smearw, *smear_lambda, *backoutw;    // (L), (L), (1,smear_channels(C)), (1), (1)
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };
 // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L); uniform: between -1/sqrt(cols) and 1/sqrt(cols);
-// row_norms: the norms of the rows of the product's matrix, once that is there
-enum class Init { zero, one, normal, normal_residual, uniform, row_norms };
+// row_norms: the norms of the rows of the product's matrix, once that is there; resid_lambda,
+// x0_lambda, backout_lambda: nanochat's factors of the residual stream (from 1.15 to 1.05, layer by
+// layer), of the embeddings (from 0.2 to 0.05) and of the middle block (0.2)
+enum class Init { zero, one, normal, normal_residual, uniform, row_norms, resid_lambda, x0_lambda, backout_lambda };
 
 // Layout of a tensor in files. straight: as in memory; transposed: (cols, rows); by_head: rows
 // (NH,3,HS), so that the query, key and value of a head are adjacent.
@@ -47,6 +51,7 @@ struct Tensor {
     bool decay = false, vector = false;    // vector: shape [rows] in files
     FileLayout layout = FileLayout::straight;
     bool product = false;                    // a matrix product writes its gradient first (ParamStore::into)
+    bool lookup = false;                     // rows belong to tokens
     bool frozen = false, adapter = false;    // has no gradient; belongs to an adapter
     int bucket = 0;
     int experts = 1;                    // copies of `parts`, one after the other

@@ -443,9 +443,13 @@ uint64_t ParamStore::hash(bool all) const {
 // ---- random weights -----------------------------------------------------------------------------
 
 static float initial(const Tensor& t, double std, uint64_t seed, uint64_t tensor, uint64_t at) {
+    const double depth = double(at) / double(std::max<int64_t>(1, t.rows - 1));    // layer of a factor: 0 to 1
     switch (t.init) {
         case Init::zero: return 0;
         case Init::one: return 1;
+        case Init::resid_lambda: return float(1.15 - 0.1 * depth);
+        case Init::x0_lambda: return float(0.2 - 0.15 * depth);
+        case Init::backout_lambda: return 0.2f;
         case Init::uniform: {
             const double u = (double(philox(seed, tensor, at).v[0]) + 0.5) * 0x1p-31 - 1;    // within -1..1
             return float(u / std::sqrt(double(t.cols)));

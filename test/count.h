@@ -113,8 +113,8 @@ int value_of(const std::string& name, int argc, char** argv) {
     return value;
 }
 
-// Runs all cases, prints the closing line, returns the exit status. clean_up removes what a case has
-// left; it runs after each one, and before an execv.
+// Runs all cases, prints the closing line, returns the exit status. clean_up removes the files that
+// a case has left; it runs after each case, and before an execv.
 int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
     Count::limit = test_limit();
     if (Count::limit == 0) {

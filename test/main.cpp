@@ -138,6 +138,4 @@ static void remove_scratch() {
     std::error_code ignored;
     if (!scratch.empty()) std::filesystem::remove_all(scratch, ignored);
 }
-int main(int argc, char** argv) {
-    return run_counted(argc, argv, remove_scratch);
-}
+int main(int argc, char** argv) { return run_counted(argc, argv, remove_scratch); }

@@ -55,6 +55,15 @@ TEST_CASE("adapters: gradients of what is trained equal those of a model that tr
     }
 }
 
+TEST_CASE("adapters: the scalars and tables around blocks are trained alone, too") {
+    for (const Kind& kind : kind_configs(TOY))
+        for (const char* pattern : {"resid_lambdas", "x0_lambdas", "smear_gatew", "smear_lambda", "backout_lambda",
+                                    "*value_embedw", "*value_gatew"}) {
+            INFO(pattern);
+            if (kind.name == std::string("nanochat of 2026")) check_frozen(trained(kind.c, {pattern}));
+        }
+}
+
 TEST_CASE("adapters: gradients in double, every kind") {
     check_gradients(adapted(TOY));
     check_gradients(adapted(TOY, 0.3f));

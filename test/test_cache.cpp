@@ -275,7 +275,7 @@ TEST_CASE("cache: rolling equals a pass over what is left, as neighbours") {
     base.L = 1;
     const Ids tokens = toy_tokens(200, PLAIN.V, 1);
     for (Kind& kind : kind_configs(base)) {
-        if (kind.c.position == Position::learned || kind.c.position == Position::sinusoidal) continue;
+        if (why_no_eviction(kind.c)) continue;
         // A recurrent state evicts nothing; in mixed models its layer adds zero here.
         const bool mixed = kind.c.softmax_every > 0;
         if (kind.c.linear != LinearAttention::none && !mixed) continue;
@@ -332,6 +332,33 @@ TEST_CASE("cache: rolling copies of a sequence have sinks of their own") {
         head = extend(g, both, next.data(), 1);
         CHECK(memcmp(want.data(), logits_of(g).data(), want.size() * sizeof(float)) == 0);
     }
+}
+
+TEST_CASE("cache: a copy has the tokens of its original, and a shortened sequence those that are left (smear)") {
+    const Ids prompt = toy_tokens(21, PLAIN.V, 1), more = toy_tokens(9, PLAIN.V, 2), others = toy_tokens(9, PLAIN.V, 3);
+    Config c = rotating();
+    c.smear = true;
+    Model g(cpu_ops<float>());
+    toy_model(g, c, {RunMode::infer, 2, 32});
+    KvCache both, apart;
+    for (KvCache* cache : {&both, &apart}) REQUIRE(allocate_cache(g, *cache, 2, 64).ok());
+    CHECK(contains(why_no_eviction(c), "the token before"));
+    head = extend(g, both, prompt.data(), 21, {1});
+    both.table.fork(1, 0);
+    for (int b : {0, 1}) head = extend(g, apart, prompt.data(), 21, {b});
+    auto check_next = [&](const Ids& a, const Ids& b) {
+        for (size_t i = 0; i < a.size(); i++) {
+            const Ids next = {a[i], b[i]};
+            head = extend(g, apart, next.data(), 1);
+            const auto want = logits_of(g);
+            head = extend(g, both, next.data(), 1);
+            CHECK(memcmp(want.data(), logits_of(g).data(), want.size() * sizeof(float)) == 0);
+        }
+    };
+    check_next(more, others);
+    for (int b : {0, 1}) both.table.rewind(b, 21), apart.table.rewind(b, 0);
+    for (int b : {0, 1}) head = extend(g, apart, prompt.data(), 21, {b});
+    check_next(others, more);
 }
 
 TEST_CASE("cache: what lies before every window can go") {

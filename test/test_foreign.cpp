@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "checkpoint/foreign.h"
+#include "checkpoint/nanochat.h"
 #include "base/philox.h"
 #include "data/tokenizer_files/vocab_merges.h"
 #include "files/json.h"
@@ -176,8 +177,8 @@ TEST_CASE("nanochat: its own checkpoints are read, the newest step that is there
     refused(changed(meta, "\"n_layer\": 2", "\"n_layer\": 0"), "model_config: n_layer: expected an integer");
     refused(changed(meta, "\"n_kv_head\": 2", "\"n_kv_head\": 3"), "heads (4) are not a multiple of kv heads (3)");
     refused(changed(meta, "\"n_kv_head\": 2,", ""), "model_config: n_kv_head: expected an integer");
-    refused(changed(meta, "\"n_head\"", "\"window_pattern\": \"SSSL\", \"n_head\""),
-            "model_config: expected nanochat's keys of 2025, found \"window_pattern\"");
+    refused(changed(meta, "\"n_head\"", "\"mtp\": 1, \"n_head\""),
+            "model_config: expected nanochat's keys of 2025 or of July 2026, found \"mtp\"");
     write_file(dir + "/meta_000010.json", changed(meta, "\"n_layer\": 2", "\"n_layer\": 900"));
     CHECK(contains(config_of().status.message, "model_000010.pt: the model it describes takes at least"));
     write_file(dir + "/meta_000010.json", meta);
@@ -186,6 +187,53 @@ TEST_CASE("nanochat: its own checkpoints are read, the newest step that is there
     // Names that torch.compile has changed.
     CHECK(bare_name("_orig_mod.transformer.h.1.attn.c_proj.weight", *golden.c.family) ==
           "layers.1.self_attn.o_proj.weight");
+}
+
+TEST_CASE("nanochat of 2026: its window patterns, and more tokens than a short window has") {
+    const Golden golden("families/nanochat_2026");    // by nanochat's own model (dev/golden_nanochat.py)
+    const Config& c = golden.c;
+    CHECK((c.T == 512 && c.window == 129 && c.windowed(0) && c.windowed(1) && !c.windowed(2) && c.smear && c.backout));
+    CHECK((c.embeds_values(0) && !c.embeds_values(1) && c.embeds_values(2)));
+    const std::vector<int> tokens = golden.tokens("long_tokens");
+    const std::vector<float>& expected = golden.expected.at("long_logits");
+    Model g(cpu_ops<float>());
+    golden.load(g, {RunMode::infer, 1, int(tokens.size())});
+    for (const int step : {160, 32, 1}) {    // tokens in a call
+        KvCache cache;
+        REQUIRE(allocate_cache(g, cache, 1, c.T).ok());
+        PendingHead head;
+        for (int from = 0; from < int(tokens.size()); from += step)
+            head = extend(g, cache, &tokens[size_t(from)], step);
+        std::vector<float> logits(size_t(c.V));
+        compute_logits(g, head, logits.data());
+        CAPTURE(step);
+        CHECK(relative_error(logits.data(), expected.data(), c.V) < 1e-5);
+    }
+    // Layers with all positions, of each pattern; null: refused.
+    const std::string dir = temporary_directory(), meta = read_file(golden.dir + "/meta_000010.json");
+    std::filesystem::copy(golden.dir + "/model_000010.pt", dir + "/model_000010.pt");
+    auto config_of = [&](const std::string& pattern, int layers) {
+        write_file(dir + "/meta_000010.json", changed(changed(meta, "\"SSL\"", "\"" + pattern + "\""), "\"n_layer\": 3",
+                                                      "\"n_layer\": " + std::to_string(layers)));
+        return nanochat_config(dir + "/model_000010.pt");
+    };
+    for (auto [pattern, layers, global] : {std::tuple{"L", 3, "LLL"},
+                                           {"S", 3, "SSL"},
+                                           {"SL", 3, "SLL"},
+                                           {"sssl", 6, "SSSLSL"},
+                                           {"SSSL", 4, "SSSL"},
+                                           {"LS", 1, "L"},
+                                           {"LS", 4, nullptr},
+                                           {"SSLL", 4, "SSLL"},
+                                           {"SSLL", 8, nullptr},
+                                           {"", 3, nullptr},
+                                           {"SX", 3, nullptr}}) {
+        CAPTURE(pattern);
+        const Result<Config> found = config_of(pattern, layers);
+        REQUIRE(found.ok() == (global != nullptr));
+        if (!global) CHECK(contains(found.status.message, "model_config: window_pattern: "));
+        for (int l = 0; global && l < layers; l++) CHECK(found.value.windowed(l) == (global[l] == 'S'));
+    }
 }
 
 TEST_CASE("foreign tokenizers: vocab.json with merges.txt is read, others say what they are") {

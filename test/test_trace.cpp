@@ -121,6 +121,7 @@ TEST_CASE("trace: the lines of a step, of a prompt and of tokens are the referen
                                           "inverse_row_norms",
                                           "scale_columns_forward",
                                           "scale_columns_backward",
+                                          "previous_tokens",
                                           "distill_loss",
                                           "nesterov_momentum",    // Muon has these three, an average the last
                                           "orthogonalize",

@@ -111,6 +111,12 @@ inline std::vector<Kind> kind_configs(Config c) {
         k.norm_weight = false, k.embed_norm = true, k.gated = false, k.activation = Act::relu2;
         k.qk_norm = QkNormRope::QkNorm::head, k.rope_backwards = true, k.logit_cap = 2;
     });
+    add("nanochat of 2026", llama, [](Config& k) {
+        k.norm_weight = false, k.embed_norm = true, k.gated = false, k.activation = Act::relu2;
+        k.qk_norm = QkNormRope::QkNorm::head, k.score_scale = 1.44f / std::sqrt(float(k.HS));
+        k.residual_scalars = k.value_embeddings = k.smear = k.backout = k.global_last = true, k.window = 3;
+    });
+    add("smear, backout", llama, [](Config& k) { k.smear = k.backout = true, k.norm_placement = NormPlacement::post; });
     add("none", c, [](Config& k) {
         k.position = Position::none, k.norm_placement = NormPlacement::sandwich, k.activation = Act::relu2,
         k.score_cap = 1;

@@ -35,6 +35,41 @@ template <Isa isa, Tiles tiles> struct PackedOps {
             for (int c = 0; p && c < C; c++) out[c] += p[c];
         });
     }
+    // The rows of the tokens as floats, until the next call.    (N,width)
+    static const float* unpacked_rows(const P* table, const int* tok, int N, int64_t width) {
+        static std::vector<float> rows;
+        rows.resize(size_t(N * width));
+        each_chunk(N,
+                   [&](int64_t n, int) { unpack_row(*table, int(width), tok ? tok[n] : n, &rows[size_t(n * width)]); });
+        return rows.data();
+    }
+    static void value_embedding_forward(float* qkv, const float* x, const P* table, const P* gate_w, const int* tok,
+                                        int N, int C, Heads h) {
+        const float* rows = unpacked_rows(table, tok, N, h.NKV * h.HS);
+        own().value_embedding_forward(qkv, x, rows, gate_w->floats, nullptr, N, C, h);
+    }
+    static void value_embedding_backward(float* dx, float* dvalues, float* dgate_w, const float* dqkv, const float* x,
+                                         const P* table, const P* gate_w, const int* tok, int N, int C, Heads h) {
+        const float* rows = unpacked_rows(table, tok, N, h.NKV * h.HS);
+        own().value_embedding_backward(dx, dvalues, dgate_w, dqkv, x, rows, gate_w->floats, nullptr, N, C, h);
+    }
+    static void residual_mix_forward(float* y, const float* x, const float* x0, const P* factor, const P* factor0,
+                                     int l, float sign, int64_t n) {
+        own().residual_mix_forward(y, x, x0, floats(factor), factor0->floats, l, sign, n);
+    }
+    static void residual_mix_backward(float* d, float* dx0, float* dfactor, float* dfactor0, const float* x,
+                                      const float* x0, const P* factor, const P* factor0, int l, float sign,
+                                      int64_t n) {
+        own().residual_mix_backward(d, dx0, dfactor, dfactor0, x, x0, floats(factor), factor0->floats, l, sign, n);
+    }
+    static void smear_forward(float* y, const float* x, const float* previous, const P* w, const P* lambda, int B,
+                              int S, int C, const int* pos) {
+        own().smear_forward(y, x, previous, w->floats, lambda->floats, B, S, C, pos);
+    }
+    static void smear_backward(float* dx, float* dw, float* dlambda, const float* dy, const float* x, const P* w,
+                               const P* lambda, int B, int S, int C, const int* pos) {
+        own().smear_backward(dx, dw, dlambda, dy, x, w->floats, lambda->floats, B, S, C, pos);
+    }
     static void norm_forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm,
                              int N, int C) {
         own().norm_forward(y, mean, rstd, x, floats(w), floats(b), norm, N, C);
@@ -157,6 +192,12 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
 #include "layers/operations.inc"
 #undef OPERATION
         ops.embedding_forward = Of::embedding_forward;
+        ops.residual_mix_forward = Of::residual_mix_forward;
+        ops.residual_mix_backward = Of::residual_mix_backward;
+        ops.smear_forward = Of::smear_forward;
+        ops.smear_backward = Of::smear_backward;
+        ops.value_embedding_forward = Of::value_embedding_forward;
+        ops.value_embedding_backward = Of::value_embedding_backward;
         ops.norm_forward = ops.stream_norm_forward = Of::norm_forward;
         ops.rope_forward = Of::rope_forward;
         ops.bias_rows_forward = Of::bias_rows_forward;

@@ -48,6 +48,20 @@ void experts_backward(double* dx, GradTarget<double> dw, const double* dy, const
                       Routes routes, Router r, int N, int C, int OC);
 void row_gate_forward(double* y, const double* x, const double* gate, int N, int F);
 void row_gate_backward(double* dx, double* dgate, const double* dy, const double* x, const double* gate, int N, int F);
+void residual_mix_forward(double* y, const double* x, const double* x0, const double* factor, const double* factor0,
+                          int l, float sign, int64_t n);
+void residual_mix_backward(double* d, double* dx0, double* dfactor, double* dfactor0, const double* x, const double* x0,
+                           const double* factor, const double* factor0, int l, float sign, int64_t n);
+void smear_forward(double* y, const double* x, const double* previous, const double* w, const double* lambda, int B,
+                   int S, int C, const int* pos);
+void smear_backward(double* dx, double* dw, double* dlambda, const double* dy, const double* x, const double* w,
+                    const double* lambda, int B, int S, int C, const int* pos);
+void previous_tokens(int* previous, int* history, const int* tok, const int* sequences, const int* cache_pos, int B,
+                     int S, int positions);
+void value_embedding_forward(double* qkv, const double* x, const double* table, const double* gate_w, const int* tok,
+                             int N, int C, Heads h);
+void value_embedding_backward(double* dx, double* dvalues, double* dgate_w, const double* dqkv, const double* x,
+                              const double* table, const double* gate_w, const int* tok, int N, int C, Heads h);
 void sample(int* ids, int* token_counts, SampleState* at, int* cache_pos, int* pos, const double* logits,
             const double* bias, SampleParams draw, Logits z, int N, int V, int Vp);
 // Attention probabilities of one head of one sequence, without dropout, and each query's number of

@@ -97,6 +97,9 @@ struct Family {
 const std::vector<const Family*>& families();
 // Feature that flatgpt lacks for a model_type that it cannot load; null: the model_type is unknown.
 const char* missing_for(const std::string& type);
+// Visible positions of nanochat's short windows at a context of T: a quarter of T, rounded up to a
+// multiple of 128, and the token itself.
+constexpr int nanochat_window(int T) { return (T / 4 + (T % 4 != 0) + 127) / 128 * 128 + 1; }
 // Families like Llama, and families like GPT-2. families() joins both.
 const std::vector<Family>& llama_families();
 const std::vector<Family>& gpt_families();

@@ -1,4 +1,6 @@
 // llama.cpp - families like Llama: RoPE, grouped-query attention, mostly RMSNorm and GLUs.
+#include <limits>
+
 #include "families.h"
 
 namespace {
@@ -174,6 +176,20 @@ void nanochat_kinds(Config& c) {
     c.embed_norm = c.rope_backwards = true;
     c.qk_norm = QkNormRope::QkNorm::head;
     c.logit_cap = 15;
+}
+// nanochat of 2026, commit 92d63d4. It multiplies queries and keys by 1.2 after their norms.
+void nanochat_2026_kinds(Config& c) {
+    nanochat_kinds(c);
+    c.residual_scalars = c.value_embeddings = c.smear = c.backout = true;
+    c.rope_theta = 1e5f;
+    c.norm_eps = std::numeric_limits<float>::epsilon();    // PyTorch's, as nanochat gives none
+    c.window = 1;                                          // by size: nanochat_window
+    c.global_every = 4;
+    c.global_last = true;
+}
+void nanochat_sizes(Config& c) {
+    c.window = nanochat_window(c.T);
+    c.score_scale = 1.2f * 1.2f / std::sqrt(float(c.HS));
 }
 void cohere_kinds(Config& c) {
     c.norm = NormKind::layer;
@@ -539,6 +555,29 @@ const std::vector<Family> ROWS = {
                  {".mlp.c_proj.", ".mlp.fc2."}},
      .presets = {{"nanochat-d20", 65536, 2048, 20, 10, 10, 128, 1280, 5120},
                  {"nanochat-d32", 65536, 2048, 32, 16, 16, 128, 2048, 8192}}},
+    // transformers has no class for it: files have nanochat's own names.
+    {.type = "nanochat_2026",
+     .architecture = "GPT",
+     .kinds = llama_kinds(nanochat_2026_kinds),
+     .sized = nanochat_sizes,
+     .keys = llama_keys({HEAD_DIM, RMS_EPS, WINDOW, {"final_logit_softcapping", &C::logit_cap, ConfigKey::or_none}}),
+     .rope = {.theta = "rope_theta", .scaled = false},
+     .layers = Family::types,
+     .fixed = PLAIN,
+     .names = {{"wte", {"transformer.wte"}},
+               {"head", {"lm_head"}},
+               {"smear_gate", {"smear_gate"}},
+               {"qkv", {"transformer.h.#.attn.c_q", "transformer.h.#.attn.c_k", "transformer.h.#.attn.c_v"}},
+               {"value_embed", {"value_embeds.#"}},
+               {"value_gate", {"transformer.h.#.attn.ve_gate"}},
+               {"proj", {"transformer.h.#.attn.c_proj"}},
+               {"fc", {"transformer.h.#.mlp.c_fc"}},
+               {"fc2", {"transformer.h.#.mlp.c_proj"}}},
+     .prefixes = {"transformer."},
+     .renames = {{"_orig_mod.", ""}},
+     .presets = {{"nanochat-2026-d12", 32768, 2048, 12, 6, 6, 128, 768, 3072},
+                 {"nanochat-2026-d20", 32768, 2048, 20, 10, 10, 128, 1280, 5120},
+                 {"nanochat-2026-d24", 32768, 2048, 24, 12, 12, 128, 1536, 6144}}},
 };
 }    // namespace
 

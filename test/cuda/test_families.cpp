@@ -5,7 +5,7 @@
 
 TEST_CASE("families on cuda: logits, losses and gradients are those of transformers") {
     for (const char* name :
-         {"gemma2", "qwen3", "phi3", "gpt_neox", "bloom", "olmo2", "mixtral", "qwen2_moe", "nanochat"}) {
+         {"gemma2", "qwen3", "phi3", "gpt_neox", "bloom", "olmo2", "mixtral", "qwen2_moe", "nanochat_2026"}) {
         CAPTURE(std::string(name));
         const Golden golden(std::string("families/") + name);
         auto check = [&](const auto& op, double logits, double gradients, double loss) {
