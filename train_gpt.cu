@@ -33,6 +33,7 @@ Status Trainer::run() {
     if (o.dry_run || o.preview) {    // predicts one rank's run; only rank 0 prints
         const Result<RankInfo> here = comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); });
         if (here.ok() && here.value.rank > 0) return {};
+        ranks.info.local_rank = here.value.local_rank, ranks.info.local_ranks = here.value.local_ranks;
         ranks.info.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
         return set_up();
     }

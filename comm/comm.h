@@ -36,8 +36,9 @@ struct RankInfo {
 // Finds this process's rank. Sources: flags first, then torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
 // MASTER_ADDR, MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), PMI (PMI_RANK, PMI_SIZE,
 // MPI_LOCALRANKID), Slurm's steps (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID). variable:
-// getenv, or a test's substitute. Exit 2: rank or number of ranks is missing, or a number is
-// invalid.
+// getenv, or a test's substitute. With FLATGPT_ALONE, which a sweep sets for its runs, the process
+// is a single one, but keeps its rank's device and its part of the machine: local_rank,
+// local_ranks. Exit 2: rank or number of ranks is missing, or a number is invalid.
 Result<RankInfo> comm_rank_info(const CommOptions& o, const std::function<const char*(const char*)>& variable);
 std::string slurm_first_host(const std::string& list);    // "node[01-04,7],x9": node01; "": no such list
 

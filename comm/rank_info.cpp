@@ -103,6 +103,7 @@ Status from_torchrun(const CommOptions&, const Environment& env, RankInfo* p) {
     // torchrun's own store listens on MASTER_PORT.
     if (env.text("TORCHELASTIC_USE_AGENT_STORE") == "True") p->port += p->port < 65535 ? 1 : -1;
     p->launcher = "torchrun";
+    if (env.has("LOCAL_WORLD_SIZE")) TRY(env.number("LOCAL_WORLD_SIZE", 1, MOST_RANKS, &p->local_ranks));
     return env.local("LOCAL_RANK", is_loopback(p->host), p);
 }
 
@@ -198,5 +199,8 @@ Result<RankInfo> comm_rank_info(const CommOptions& o, const std::function<const 
     if (!o.master.empty()) TRY(read_master(o.master, &p));
     if (o.local_rank >= 0) p.local_rank = o.local_rank;
     if (env.has("FLATGPT_TOKEN")) p.job += " " + env.text("FLATGPT_TOKEN");
-    return p;
+    if (!env.has("FLATGPT_ALONE")) return p;
+    RankInfo alone;
+    alone.local_rank = p.local_rank, alone.local_ranks = p.local_ranks;
+    return alone;
 }

@@ -70,6 +70,10 @@ TEST_CASE("comm: the place by each launcher's variables") {
     }
     for (auto [here, count] : {std::pair("", 1), std::pair("SLURM_GTIDS=5", 1), std::pair("SLURM_GTIDS=4,5,6,7", 4)})
         CHECK(comm_rank_info({}, environment(SLURM + here)).value.local_ranks == count);
+    CHECK(comm_rank_info({}, environment(TORCH + "LOCAL_WORLD_SIZE=4")).value.local_ranks == 4);
+    // A run of a sweep has its rank's device and part of the machine, and no other ranks.
+    CHECK(place_text({}, TORCH + "LOCAL_WORLD_SIZE=4 FLATGPT_ALONE=1") == "alone 0/1 1 :0 []");
+    CHECK(comm_rank_info({}, environment(SLURM + "SLURM_GTIDS=4,5 FLATGPT_ALONE=1")).value.local_ranks == 2);
     const std::string local = place_text({}, OMPI + "OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=77");
     CAPTURE(local);
     CHECK(contains(local, "Open MPI+mpi 1/4 1 127.0.0.1:"));

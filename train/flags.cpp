@@ -274,8 +274,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {.name = "--set",
               .to = &o.set,
               .help = "a sweep: one run for each value of an option, as in --set lr=1e-4,3e-4,1e-3, or for each "
-                      "combination of several, in --out/lr=1e-4 and so on; a value cannot contain a comma. A table of "
-                      "their "
+                      "combination of several, in --out/lr=1e-4 and so on; a value cannot contain a comma. The "
+                      "ranks of a launcher share the runs. A table of their "
                       "losses comes at the end, and is in --out/sweep.json. The same command goes on with a sweep "
                       "that was stopped",
               .excludes = {"--dry-run", "--preview", "--trace", "--ranks", "--rank", "--master"}},
@@ -560,7 +560,7 @@ Command train_command() {
     c.retired = {"eval-batches"};
     c.run = [o] {
         if (!o->gpu.empty()) TRY(gpu_named(o->gpu).status);
-        if (!o->set.empty()) return sweep(o->set, o->out, o->resolved, o->given);
+        if (!o->set.empty()) return sweep(o->set, o->out, o->resolved, o->given, o->comm);
         Trainer t;
         t.o = *o;
         return t.run();

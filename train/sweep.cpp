@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -21,7 +22,6 @@
 #include "base/file.h"
 #include "base/table.h"
 #include "checkpoint/checkpoint.h"
-#include "comm/comm.h"
 #include "files/json.h"
 #include "files/json_write.h"
 #include "train/metrics.h"
@@ -123,12 +123,16 @@ Result<std::vector<SweepRun>> sweep_runs(const std::vector<std::string>& lists, 
 namespace {
 volatile sig_atomic_t sweep_signal = 0;
 volatile pid_t child = 0;
+// Beside other ranks, a run has a process group of its own, because launchers kill a rank's group
+// soon after its first signal. No signal but the sweep's then reaches the run.
+bool own_group = false;
 
 // A terminal's signal (si_code > 0) reaches the run, too. A run ends at once on a second signal of
 // one number, and a launcher may already have sent the first. So the sweep sends SIGHUP, on which a
-// run also writes its checkpoint.
+// run also writes its checkpoint; in a group of its own SIGTERM, as SIGHUP follows if the launcher
+// then kills this rank.
 void pass_on(int s, siginfo_t* info, void*) {
-    if (!sweep_signal && child > 0 && info->si_code <= 0) kill(child, SIGHUP);
+    if (!sweep_signal && child > 0 && (own_group || info->si_code <= 0)) kill(child, own_group ? SIGTERM : SIGHUP);
     sweep_signal = s;
 }
 constexpr int STOPPING[] = {SIGINT, SIGTERM, SIGHUP};
@@ -139,9 +143,11 @@ sigset_t stopping_signals() {
     return all;
 }
 
-// Runs this program with the arguments; output: a file for both of its outputs, or -1. Returns the
-// exit code, as a shell counts it; -1: no process could be started, or its exit code is lost.
-int run_program(std::vector<std::string> arguments, int output) {
+// Runs this program with the arguments; output: a file for both of its outputs, or -1. Calls
+// `meanwhile` many times a second until the program has ended. Returns the exit code, as a shell
+// counts it; -1: no process could be started, or its exit code is lost.
+int run_program(
+    std::vector<std::string> arguments, int output, const std::function<void()>& meanwhile = [] {}) {
     arguments.insert(arguments.begin(), program_invocation_name);
     std::vector<char*> words;
     for (std::string& argument : arguments) words.push_back(argument.data());
@@ -157,6 +163,7 @@ int run_program(std::vector<std::string> arguments, int output) {
         for (int s : STOPPING) signal(s, SIG_DFL);    // the sweep's handler would swallow one before execv
         prctl(PR_SET_PDEATHSIG, SIGHUP);              // a killed sweep leaves no run behind
         if (getppid() != parent) end_process(Exit::run);
+        if (own_group) setpgid(0, 0);
         if (output >= 0) dup2(output, STDOUT_FILENO), dup2(output, STDERR_FILENO);
         sigprocmask(SIG_SETMASK, &before, nullptr);
         execv("/proc/self/exe", words.data());
@@ -167,7 +174,7 @@ int run_program(std::vector<std::string> arguments, int output) {
     if (pid < 0) return stopped ? 128 + stopped : -1;
     int status = 0;
     pid_t ended = 0;
-    while ((ended = waitpid(pid, &status, 0)) < 0 && errno == EINTR) continue;
+    for (; (ended = waitpid(pid, &status, WNOHANG)) == 0; usleep(10000)) meanwhile(), count_progress();
     child = 0;
     if (ended < 0) return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -272,34 +279,79 @@ Result<std::map<std::string, int>> codes_before(const std::string& path, const s
 }    // namespace
 
 // ---- the sweep ----------------------------------------------------------------------------------
+//
+// Each run has a file in OUT/locks, empty until its exit code is written there. A rank locks the
+// file of a run without a code and starts the run, which inherits the lock. So a run whose rank was
+// killed is free for another rank as soon as the run, too, has ended, with a checkpoint.
 
 namespace {
 struct Sweep {
     std::string out, config;    // config: the options that all runs share, as TOML
     std::string config_file;    // in memory, so that a sweep that is refused writes nothing
     std::vector<Row> rows;
-    Progress progress;
+    int rank = 0, ranks = 1;
+    Progress progress{60};
+    double collected = 0;    // seconds: time of the last collect()
 
     std::string directory(const SweepRun& run) const { return out + "/" + run.name; }
+    std::string lock_path(const SweepRun& run) const { return out + "/locks/" + run.name; }
     std::vector<std::string> command(const SweepRun& run) const {
         std::vector<std::string> words = {"train",        "--config", config_file, "--out",
                                           directory(run), "--resume", "auto"};
         words.insert(words.end(), run.arguments.begin(), run.arguments.end());
         return words;
     }
+    int64_t left() const { return std::ranges::count(rows, NOT_ENDED, &Row::code); }
+    int written_code(const SweepRun& run) const {
+        const std::string text = read_file(lock_path(run), 16).value;
+        return text.ends_with('\n') ? atoi(text.c_str()) : NOT_ENDED;
+    }
+    Status read_options(const std::vector<std::string>& lists, const std::string& resolved,
+                        const std::vector<std::string>& given);
     Status write_config();
-    Status write_rows() const { return write_table(out + "/sweep.json", config, rows); }
+    Status write_locks() const;
+    Status write_rows() const { return rank ? Status{} : write_table(out + "/sweep.json", config, rows); }
     Status try_out(const SweepRun& run) const;
-    Status prepare(const std::map<std::string, int>& codes);
+    Status check_runs();
+    Status prepare(const std::string& name);
+    Status join(const std::string& rank_0) const;
+    Status add_row(Row& row, int code);
+    Status collect();
+    Status run(Row& row, int lock);
+    Status run_if_free(Row& row);
     Status run_all();
     Status outcome() const;
 };
 
+Status Sweep::read_options(const std::vector<std::string>& lists, const std::string& resolved,
+                           const std::vector<std::string>& given) {
+    std::istringstream lines(resolved);
+    for (std::string line; std::getline(lines, line);) {
+        const std::string key = line.substr(0, line.find(" = "));
+        if (key == "resume" && line != "resume = \"no\"" && line != "resume = \"auto\"")
+            return fail(Exit::usage, "--set, --resume: each run of a sweep goes on with its own checkpoint; found %s",
+                        line.substr(9).c_str());
+        if (key != "set" && key != "resume" && was_given(given, "--" + key)) config += line + "\n";
+    }
+    for (SweepRun& run : TRY(sweep_runs(lists, config))) rows.push_back({.run = run});
+    return write_config();
+}
 Status Sweep::write_config() {
     const int file = memfd_create("config", 0);    // the runs inherit it
     if (file < 0 || write(file, config.data(), config.size()) != ssize_t(config.size()))
         return fail(Exit::io, "--set: no memory file: %s", strerror(errno));
     config_file = "/proc/self/fd/" + std::to_string(file);
+    return {};
+}
+// Empties the files in OUT/locks of runs that have not ended.
+Status Sweep::write_locks() const {
+    for (const Row& row : rows) {
+        const std::string path = lock_path(row.run), code = row.ended() ? std::to_string(row.code) + "\n" : "";
+        const int file = open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
+        const bool written = file >= 0 && write(file, code.data(), code.size()) == ssize_t(code.size());
+        if (file >= 0) close(file);
+        if (!written) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
+    }
     return {};
 }
 // A dry run also checks sizes and files, which the options' rows do not cover.
@@ -319,42 +371,145 @@ Status Sweep::try_out(const SweepRun& run) const {
                 run.name.c_str(), text.c_str());
 }
 // Reads the rows of the runs that have ended, and tries out the others. A run whose directory was
-// removed has not ended.
-Status Sweep::prepare(const std::map<std::string, int>& codes) {
+// removed has not ended. Ranks may have written a code that rank 0, killed, did not see.
+Status Sweep::check_runs() {
+    const std::map<std::string, int> codes = TRY(codes_before(out + "/sweep.json", config));
     for (Row& row : rows) {
-        if (sweep_signal) break;
         const std::string dir = directory(row.run);
         const auto known = codes.find(row.run.name);
         const bool there = access((dir + "/metrics.jsonl").c_str(), F_OK) == 0 || !checkpoint_list(dir).empty();
-        if (there && known != codes.end()) row.code = known->second;
+        if (there && known != codes.end())
+            row.code = known->second == NOT_ENDED ? written_code(row.run) : known->second;
+        if (!row.ended()) row.code = NOT_ENDED;
         TRY(row.ended() ? read_row(dir, row) : try_out(row.run));
+        if (sweep_signal) return outcome();
     }
     return {};
 }
+// On rank 0: checks everything before the first run, and writes the files that say so. name: this
+// rank's. The sweep's lock is held until the process ends; other ranks share it.
+Status Sweep::prepare(const std::string& name) {
+    if (!checkpoint_list(out).empty())
+        return fail(Exit::usage, "--out %s holds a run; a sweep needs a directory of its own", out.c_str());
+    std::error_code error;
+    const std::string locks = out + "/locks", path = locks + "/sweep";
+    const bool made = std::filesystem::create_directories(out, error);
+    const bool made_locks = !error && std::filesystem::create_directory(locks, error);
+    const int lock = error ? -1 : open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    if (lock < 0)
+        return fail(Exit::io, "--out %s: cannot be created: %s", out.c_str(),
+                    error ? error.message().c_str() : strerror(errno));
+    if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+        return errno == EWOULDBLOCK ? fail(Exit::usage, "--out %s: another sweep is using this directory", out.c_str())
+                                    : fail(Exit::io, "%s: cannot be locked: %s", path.c_str(), strerror(errno));
+    const Status checked = check_runs();
+    if (!checked.ok() && made_locks) unlink(path.c_str()), rmdir(locks.c_str());
+    if (!checked.ok() && made) rmdir(out.c_str());
+    TRY(checked);
+    // A code in a lock's file counts with the options in sweep.json, so codes of others go first.
+    TRY(write_locks());
+    TRY(write_rows());    // before a run goes on with other options
+    if (ftruncate(lock, 0) != 0 || pwrite(lock, name.data(), name.size(), 0) != ssize_t(name.size()) ||
+        fsync(lock) != 0)
+        return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
+    if (flock(lock, LOCK_SH | LOCK_NB) != 0)
+        return fail(Exit::usage, "--out %s: another sweep is using this directory", out.c_str());
+    return {};
+}
+// On another rank: checks that its directory is rank 0's, and that there is a device for its runs.
+Status Sweep::join(const std::string& rank_0) const {
+    const std::string path = out + "/locks/sweep";
+    auto is_shared = [&] { return read_file(path, 4096).value == rank_0; };
+    for (int i = 0; i < 50 && !is_shared(); i++) usleep(100000), count_progress();    // NFS shows files late
+    const int lock = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (!is_shared() || flock(lock, LOCK_SH | LOCK_NB) != 0)
+        return fail(Exit::io,
+                    "--out %s is another directory here than on rank 0, or has no locks: it must be on a file "
+                    "system that all ranks share",
+                    out.c_str());
+    for (const Row& row : rows)
+        if (written_code(row.run) == NOT_ENDED) return try_out(row.run);
+    return {};
+}
 
-Status Sweep::run_all() {
-    for (size_t i = 0; i < rows.size() && !sweep_signal; i++) {
-        Row& row = rows[i];
-        const std::string dir = directory(row.run);
-        if (row.ended()) {
-            progress.note(formatted("run %zu of %zu, %s, has ended already", i + 1, rows.size(), row.run.name.c_str()));
-            continue;
-        }
-        progress.note(formatted("run %zu of %zu: %s", i + 1, rows.size(), dir.c_str()));
-        const int code = run_program(command(row.run), -1);
-        if (code < 0) return fail(Exit::run, "--set: no process can be started and watched: %s", strerror(errno));
-        const bool stopped = sweep_signal || code == int(Exit::sigint) || code == int(Exit::sigterm);
-        row = {.run = row.run, .code = stopped ? NOT_ENDED : code};
-        TRY(read_row(dir, row));
-        TRY(write_rows());
-        if (stopped && !sweep_signal) sweep_signal = code - 128;
+// Adds a run's results; code: NOT_ENDED after a signal.
+Status Sweep::add_row(Row& row, int code) {
+    Row now = {.run = row.run, .code = code};
+    if (rank == 0) TRY(read_row(directory(row.run), now));
+    row = now;
+    return write_rows();
+}
+// Adds the runs that have ended since the last call, on any rank.
+Status Sweep::collect() {
+    collected = now_seconds();
+    for (Row& row : rows) {
+        const int code = row.code == NOT_ENDED ? written_code(row.run) : NOT_ENDED;
+        if (code == NOT_ENDED) continue;
+        TRY(add_row(row, code));
+        if (ranks == 1) continue;
+        const std::string state = code == 0 ? formatted("loss %.4f", row.loss) : state_text(row, false);
+        progress.note(
+            formatted("%s: %s; %s left", row.run.name.c_str(), state.c_str(), counted(left(), "run").c_str()));
     }
+    if (left() && ranks > 1)
+        progress.line(formatted("%zu of %zu runs have ended", rows.size() - size_t(left()), rows.size()));
+    return {};
+}
+
+Status Sweep::run(Row& row, int lock) {
+    const std::string dir = directory(row.run), log = dir + ".log";
+    int output = -1;
+    if (ranks == 1)
+        progress.note(formatted("run %zu of %zu: %s", size_t(&row - &rows[0]) + 1, rows.size(), dir.c_str()));
+    else if ((output = open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644)) < 0)
+        return fail(Exit::io, "%s: cannot be written: %s", log.c_str(), strerror(errno));
+    // An error in `collect` comes back from the next call.
+    const int code = run_program(command(row.run), output, [&] {
+        if (ranks > 1 && rank == 0 && now_seconds() - collected > 1) (void)collect();
+    });
+    if (output >= 0) close(output);
+    if (code < 0) return fail(Exit::run, "--set: no process can be started and watched: %s", strerror(errno));
+    const bool stopped = sweep_signal || code == int(Exit::sigint) || code == int(Exit::sigterm);
+    if (stopped && !sweep_signal) sweep_signal = code - 128;
+    if (stopped) return add_row(row, NOT_ENDED);
+    const std::string text = std::to_string(code) + "\n";
+    if (pwrite(lock, text.data(), text.size(), 0) != ssize_t(text.size()))
+        return fail(Exit::io, "%s: cannot be written: %s", lock_path(row.run).c_str(), strerror(errno));
+    return collect();
+}
+Status Sweep::run_if_free(Row& row) {
+    if (row.code != NOT_ENDED) return {};
+    const int lock = open(lock_path(row.run).c_str(), O_RDWR);    // the run inherits it
+    if (lock < 0) return fail(Exit::io, "%s: cannot be opened: %s", lock_path(row.run).c_str(), strerror(errno));
+    const bool free = flock(lock, LOCK_EX | LOCK_NB) == 0 && written_code(row.run) == NOT_ENDED;
+    const Status ran = free ? run(row, lock) : Status{};
+    close(lock);
+    return ran;
+}
+// A rank for which no run is free waits until all have ended, as a run is free again if its rank
+// was killed.
+Status Sweep::run_all() {
+    if (ranks > 1)
+        progress.note(formatted("%d ranks share %zu runs; the output of each is in %s/NAME.log", ranks, rows.size(),
+                                out.c_str()));
+    for (size_t i = 0; i < rows.size(); i++)
+        if (rows[i].ended())
+            progress.note(
+                formatted("run %zu of %zu, %s, has ended already", i + 1, rows.size(), rows[i].run.name.c_str()));
+    while (!sweep_signal && left()) {
+        for (size_t i = 0; i < rows.size() && !sweep_signal; i++) TRY(run_if_free(rows[i]));
+        TRY(collect());
+        if (left() && ranks == 1) progress.line("waiting for the end of a run whose sweep was killed");
+        if (left()) usleep(200000);
+    }
+    progress.clear();
     return {};
 }
 Status Sweep::outcome() const {
     if (sweep_signal)
         return fail(sweep_signal == SIGINT ? Exit::sigint : Exit::sigterm,
                     "the sweep was stopped by a signal; the same command goes on with it");
+    if (rank > 0) return {};
     print_rows(rows);
     for (const Row& r : rows)
         if (!r.ended())
@@ -366,43 +521,35 @@ Status Sweep::outcome() const {
 }    // namespace
 
 Status sweep(const std::vector<std::string>& lists, const std::string& out, const std::string& resolved,
-             const std::vector<std::string>& given) {
-    const RankInfo here = TRY(comm_rank_info({}, [](const char* name) -> const char* { return getenv(name); }));
-    if (here.ranks > 1)
-        return fail(Exit::usage, "--set: a sweep starts its runs itself, each in one process; found %d ranks of %s",
-                    here.ranks, here.launcher.c_str());
+             const std::vector<std::string>& given, const CommOptions& comm) {
     Sweep s;
     s.out = without_slashes(out);
-    std::istringstream lines(resolved);
-    for (std::string line; std::getline(lines, line);) {
-        const std::string key = line.substr(0, line.find(" = "));
-        if (key == "resume" && line != "resume = \"no\"" && line != "resume = \"auto\"")
-            return fail(Exit::usage, "--set, --resume: each run of a sweep goes on with its own checkpoint; found %s",
-                        line.substr(9).c_str());
-        if (key != "set" && key != "resume" && was_given(given, "--" + key)) s.config += line + "\n";
+    {
+        Ranks ranks;    // ranks exchange messages until all have begun
+        TRY(ranks.open(comm));
+        s.rank = ranks.rank(), s.ranks = ranks.count();
+        s.progress.quiet = s.rank > 0;
+        own_group = s.ranks > 1;
+        setenv("FLATGPT_ALONE", "1", 1);    // for the runs: comm.h
+        signal(SIGCHLD, SIG_DFL);           // if it is ignored, a process's exit code is lost
+        struct sigaction action = {};
+        action.sa_sigaction = pass_on;
+        action.sa_flags = SA_SIGINFO | SA_RESTART;
+        for (int number : STOPPING) sigaction(number, &action, nullptr);
+        const std::string name = ranks.coordinator ? ranks.coordinator->name(0) : "";
+        Status ready = s.read_options(lists, resolved, given);
+        std::string options = s.config;
+        for (const Row& row : s.rows) options += row.run.name + "\n";
+        if (ranks.coordinator && ranks.coordinator->broadcast(options) != options)
+            ready = fail(Exit::usage, "--set: other options than on rank 0");
+        ready = ranks.agree(ready);
+        if (ready.ok()) ready = ranks.agree(s.rank == 0 ? s.prepare(name) : Status{});
+        if (ready.ok()) ready = ranks.agree(s.rank > 0 ? s.join(name) : Status{});
+        if (s.rank > 0 && !ready.ok()) return {ready.code == Exit::peer ? Exit::ok : ready.code, ""};
+        TRY(ready);    // rank 0 prints every rank's error
     }
-    for (SweepRun& run : TRY(sweep_runs(lists, s.config))) s.rows.push_back({.run = run});
-    if (!checkpoint_list(s.out).empty())
-        return fail(Exit::usage, "--out %s holds a run; a sweep needs a directory of its own", s.out.c_str());
-    std::error_code error;
-    const bool made = std::filesystem::create_directories(s.out, error);
-    const int lock = error ? -1 : open(s.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock < 0)
-        return fail(Exit::io, "--out %s: cannot be created: %s", s.out.c_str(),
-                    error ? error.message().c_str() : strerror(errno));
-    if (flock(lock, LOCK_EX | LOCK_NB) != 0)
-        return fail(Exit::usage, "--out %s: another sweep is using this directory", s.out.c_str());
-    const std::map<std::string, int> codes = TRY(codes_before(s.out + "/sweep.json", s.config));
-    TRY(s.write_config());
-    signal(SIGCHLD, SIG_DFL);    // if it is ignored, a process's exit code is lost
-    struct sigaction action = {};
-    action.sa_sigaction = pass_on;
-    action.sa_flags = SA_SIGINFO | SA_RESTART;
-    for (int number : STOPPING) sigaction(number, &action, nullptr);
-    const Status prepared = s.prepare(codes);
-    if (made && (sweep_signal || !prepared.ok())) rmdir(s.out.c_str());
-    TRY(prepared);
-    if (!sweep_signal) TRY(s.write_rows());    // before a run goes on with other options
     TRY(s.run_all());
-    return s.outcome();
+    Status all = s.outcome();
+    if (s.rank > 0) all.message.clear();
+    return all;
 }
