@@ -84,11 +84,11 @@ struct Gpt {
     std::function<void(int l)> after_attention;
 
     // Activations and their gradients.
-    std::vector<Activations> a;                    // (L); blocks share arrays not kept for backward
-    Activation* embedded = nullptr;                // (N,C): embeddings before their norm
-    float *mean_e = nullptr, *rstd_e = nullptr;    // (N)
-    Activation *unsmeared = nullptr,
-               *previous = nullptr;                   // (N,C): embeddings before smear; generation: the tokens' before
+    std::vector<Activations> a;                       // (L); blocks share arrays not kept for backward
+    Activation* embedded = nullptr;                   // (N,C): embeddings before their norm
+    float *mean_e = nullptr, *rstd_e = nullptr;       // (N)
+    Activation* unsmeared = nullptr;                  // (N,C): embeddings before smear
+    Activation* previous = nullptr;                   // (N,C): in generation, each token's predecessor's embedding
     Activation *x0 = nullptr, *x_middle = nullptr;    // (N,C): the blocks' first input; output of the backout layer
     Activation* x_last = nullptr;                     // (N,C): the last block's output
     Input* lnf = nullptr;                             // (N,C): x_last normed; under post-norm x_last itself or a copy
@@ -99,7 +99,7 @@ struct Gpt {
     Activation* dactivated = nullptr;     // (N,F): gradient of the activation's output; dqkv_or_dup if not gated
     Activation* dbranch = nullptr;        // (N,C): gradient before a branch's norm or factor; later scratch
     Activation* dffn = nullptr;           // (N,C): gradient of the ffn's input in parallel blocks
-    Activation *dx0 = nullptr, *dx_middle = nullptr;    // (N,C): gradients of x0, x_middle through factors
+    Activation *dx0 = nullptr, *dx_middle = nullptr;    // (N,C): gradients of x0 and x_middle by the weighted sums
     Activation* dvalues = nullptr;                      // (N,NKV*HS): gradient of the rows of a value embedding
     Input* gathered = nullptr;                          // (N*K,C): the experts' inputs
     Activation* dgathered = nullptr;                    // (N*K,C): gradient of gathered; also (N,C) scratch

@@ -136,7 +136,8 @@ Status keys_parse(const JsonFields& f, Config* c) {
 // config.json with only the keys that the family's class in transformers reads.
 ordered_json class_json(const Config& c) {
     const Family& family = *c.family;
-    ordered_json j = {{"architectures", {family.architecture}}, {"model_type", family.type}};
+    ordered_json j = {{"architectures", json::array()}, {"model_type", family.type}};
+    if (family.architecture) j["architectures"].push_back(family.architecture);
     for (const ConfigKey& k : family.keys) j[k.key] = field_json(c, config_row(k.field), k.form, k.on);
     layers_json(c, &j);
     rope_json(c, &j);
@@ -198,6 +199,9 @@ std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
 
 std::string beyond_class_warning(const Config& c) {
     const std::vector<const ConfigRow*> beyond = config_beyond_class(c);
+    if (!c.family->architecture)
+        return std::string("warning: transformers has no class of type ") + c.family->type +
+               "; it cannot load these checkpoints, flatgpt can";
     if (beyond.empty()) return "";
     return "warning: " + config_text(c, beyond) + ": " + c.family->architecture +
            " of transformers has no such field; "

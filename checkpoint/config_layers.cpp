@@ -79,7 +79,8 @@ Status neo_parse(const JsonFields& f, Config* c) {
 bool set_global_layers(const std::vector<bool>& global, Config* c) {
     if (std::count(global.begin(), global.end(), true) == int64_t(global.size())) return c->window = 0, true;
     for (const bool last : {c->global_last, !c->global_last}) {
-        if (last && !global.back()) continue;
+        // Where windows decide which layers have RoPE, global_last would not (Config::has_rope).
+        if (last && (!global.back() || (c->family->layers & Family::rope_if_windowed))) continue;
         const int n = every_nth({global.begin(), global.end() - last}, c->global_first, c->global_every);
         if (n < 0) continue;
         c->global_every = n, c->global_last = last;

@@ -412,7 +412,7 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
 // Sets fields without an effect to fixed values, so that equal models compare equal.
 static Config simplest(Config c) {
     if (c.window >= c.T) c.window = 0;
-    if (!c.window) c.global_every = 0, c.rope_local_theta = 0;
+    if (!c.window) c.global_every = 0, c.global_last = false, c.rope_local_theta = 0;
     if (std::fabs(c.score_scale * std::sqrt(float(c.HS)) - 1) < 1e-5f) c.score_scale = 0;
     if (c.position != Position::rope) c.rope_theta = 1e4f, c.rope_dims = 0, c.rope_scaling = RopeScaling::none;
     if (c.rope_scaling == RopeScaling::ntk) c.rope_theta = float(rope_base(c)), c.rope_scaling = RopeScaling::none;

@@ -344,10 +344,10 @@ inline void relative_bias_backward(const Table& op, Gradient* dtable, const Grad
     if (dtable) op.bias_rows_backward(dtable, dbias, bucket, buckets, NH, n);
 }
 
-// ---- paths around blocks ------------------------------------------------------------------------
+// ---- shortcuts around blocks --------------------------------------------------------------------
 
-// The functions here do nothing for models without these parameters (factors, table or w null).
-// Shapes: operations.inc.
+// The functions here do nothing for models without these parameters (factors0, table or w null) or
+// arrays (dx or other null). Shapes: operations.inc.
 inline void residual_mix_forward(const Table& op, Activation* y, const Activation* x, const Activation* x0,
                                  const Parameter* factors, const Parameter* factors0, int l, float sign, int64_t n) {
     if (factors0) op.residual_mix_forward(y, x, x0, factors, factors0, l, sign, n);

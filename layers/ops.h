@@ -87,7 +87,7 @@ struct Heads {
     LinearAttention linear = LinearAttention::none;
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
-    int width() const { return NH * HS; }                                // elements in a row of attention's output
+    HOST_DEVICE int width() const { return NH * HS; }                    // elements in a row of attention's output
     HOST_DEVICE int qkv_width() const { return (NH + 2 * NKV) * HS; }    // elements in a row of q, k, v
     HOST_DEVICE int gates() const { return linear == LinearAttention::gated ? NKV * HS : 0; }    // gates per position
     // Elements of a sequence's state: (NKV,HS,HS), then for elu z (NKV,HS).
@@ -141,8 +141,8 @@ struct States {
 
 // Number of a row's first channels from which the gates of smear_* and value_embedding_* are
 // computed (all C of a narrow one), and the factor of the values' gates (nanochat).
-constexpr int smear_channels(int C) { return C < 24 ? C : 24; }
-constexpr int value_gate_channels(int C) { return C < 12 ? C : 12; }
+HOST_DEVICE constexpr int smear_channels(int C) { return C < 24 ? C : 24; }
+HOST_DEVICE constexpr int value_gate_channels(int C) { return C < 12 ? C : 12; }
 constexpr float VALUE_GATE_SCALE = 3;
 
 // LayerNorm, or RMSNorm (Zhang & Sennrich 2019), which has no mean: rstd = 1/sqrt(mean(x^2) + eps).

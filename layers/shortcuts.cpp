@@ -1,4 +1,4 @@
-// shortcuts.cpp - paths around a block, as in modded-nanogpt and nanochat: weighted sums of the
+// shortcuts.cpp - shortcuts around blocks, as in modded-nanogpt and nanochat: weighted sums of the
 // residual stream and the embeddings, the token before (smear), embeddings added to values.
 //
 // All of them move a few rows once and compute little: memory is the bound. Gradients of weights
@@ -81,15 +81,16 @@ template <class P> static void smear_backward(float* dx, float* dw, float* dlamb
         const Range rows = part_of(N, 1, part, RANGES);
         for (int64_t n = rows.from; n < rows.to; n++) {
             const float *row = x + n * C, *d = dy + n * C;
-            const bool reads = has_before(pos, n, S), read = n + 1 < N && has_before(pos, n + 1, S);
-            const vf next = by * (read ? gate_of(row + C, w, G).s : vf{});
+            const bool has_previous = has_before(pos, n, S);
+            const bool next_has_previous = n + 1 < N && has_before(pos, n + 1, S);
+            const vf next = by * (next_has_previous ? gate_of(row + C, w, G).s : vf{});
             vf dot = {};
             each_vector(C, [&](int64_t c, auto at) {
                 const vf g = at.get(d + c);
-                if (reads) dot += g * at.get(row - C + c);
-                at.put(dx + n * C + c, read ? g + next * at.get(d + C + c) : g);
+                if (has_previous) dot += g * at.get(row - C + c);
+                at.put(dx + n * C + c, next_has_previous ? g + next * at.get(d + C + c) : g);
             });
-            if (!reads) continue;
+            if (!has_previous) continue;
             const Sigmoid gate = gate_of(row, w, G);
             const float dgate = sum(dot), dsum = by * gate.slope[0] * dgate;
             add_gate_row(dx + n * C, dsum, w, G);

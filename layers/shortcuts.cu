@@ -1,5 +1,5 @@
-// shortcuts.cu - paths around a block: weighted sums of the residual stream and the embeddings, the
-// token before (smear), embeddings added to values. Maths: layers/operations.inc.
+// shortcuts.cu - shortcuts around blocks: weighted sums of the residual stream and the embeddings,
+// the token before (smear), embeddings added to values. Maths: layers/operations.inc.
 //
 // All are bound by memory: each array is moved once, by 16-byte vectors where rows are aligned. A
 // gate is a sum of 12 or 24 products, computed by a warp wherever it is needed instead of being
@@ -119,11 +119,12 @@ template <class T, int W> __global__ void smear_backward_kernel(float* partial, 
     float sum = 0;    // thread c: of dw[c]; thread G: of dlambda
     for (int n = blockIdx.x; n < N; n += gridDim.x) {
         const T *row = x + int64_t(n) * C, *d = dy + int64_t(n) * C;
-        const bool reads = has_before(pos, n, S), read = n + 1 < N && has_before(pos, n + 1, S);
-        const float next = read ? by * gate_of(row + C, w, G).s : 0;
+        const bool has_previous = has_before(pos, n, S);
+        const bool next_has_previous = n + 1 < N && has_before(pos, n + 1, S);
+        const float next = next_has_previous ? by * gate_of(row + C, w, G).s : 0;
         const Gate gate = gate_of(row, w, G);
         float dot = 0;
-        for (int c = threadIdx.x * W; reads && c < C; c += blockDim.x * W) {
+        for (int c = threadIdx.x * W; has_previous && c < C; c += blockDim.x * W) {
             const Vec<T, W> g = load<W>(d + c), b = load<W>(row - C + c);
 #pragma unroll
             for (int j = 0; j < W; j++) dot += g[j] * b[j];
@@ -132,7 +133,7 @@ template <class T, int W> __global__ void smear_backward_kernel(float* partial, 
         const float dsum = by * gate.slope * dot;    // 0 if nothing is before
         for (int c = threadIdx.x * W; c < C; c += blockDim.x * W) {
             Vec<T, W> g = load<W>(d + c), more = {};
-            if (read) more = load<W>(d + C + c);
+            if (next_has_previous) more = load<W>(d + C + c);
 #pragma unroll
             for (int j = 0; j < W; j++) g.set(j, g[j] + next * more[j] + (c + j < G ? dsum * to_float(w[c + j]) : 0));
             store<W>(dx + int64_t(n) * C + c, g);

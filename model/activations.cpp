@@ -167,8 +167,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
     if (c.residual_scalars) at.reserve(g.x0, N * c.C);
     g.a[0].in = g.unsmeared = g.x0;
     if (c.backout) at.reserve(g.x_middle, N * c.C);
-    if (c.smear) at.reserve(g.unsmeared, N * c.C);
-    if (c.smear && g.plan.mode == RunMode::infer) at.reserve(g.previous, N * c.C);
+    if (c.smear) at.reserve(g.unsmeared, N * c.C), at.reserve(g.previous, N * c.C);
     if (c.sum_norm() && !own) g.lnf = as_input(g.x_last);
     else at.reserve(g.lnf, N * c.C);
     for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.reserve(*p, N);
@@ -213,7 +212,8 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
     if (c.parallel != Parallel::none) at.reserve(g.dffn, N * c.C);
     if (c.residual_scalars) at.reserve(g.dx0, N * c.C);
     if (c.backout) at.reserve(g.dx_middle, N * c.C);
-    if (c.value_embeddings) at.reserve(g.dvalues, N * c.NKV * c.HS);
+    const auto is_trained_table = [](const Tensor& t) { return t.lookup && t.bucket > 0 && !t.frozen; };
+    if (std::ranges::any_of(config_tensors(c), is_trained_table)) at.reserve(g.dvalues, N * c.NKV * c.HS);
 }
 
 void lay_out_logits(Layout& at, Gpt& g) {

@@ -136,9 +136,6 @@ static Status shortcuts_check(const Config& c) {
     if (c.smear && (c.position == Position::learned || c.position == Position::sinusoidal))
         return fail(Exit::usage, "--smear, %s: expected positions that are not added to embeddings, such as rope",
                     flag_text(c, &Config::position).c_str());
-    if (c.smear && c.mask_kind != MaskKind::causal)
-        return fail(Exit::usage, "--smear needs --objective causal, found %s",
-                    c.mask_kind == MaskKind::prefix ? "prefix" : "mlm");
     return {};
 }
 

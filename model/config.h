@@ -91,9 +91,9 @@ struct Config {
     // Which products have biases: qkv, attention's output projection, the ffn's two, the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
     bool tied = true;    // the head's weights are wte
-    // Paths around blocks, as in nanochat of 2026 (layers/shortcuts.cpp). residual_scalars: a block
-    // reads a weighted sum of its predecessor's output and of the embeddings. backout: the head
-    // reads the last block's output less a part of the middle one's.
+    // Shortcuts around blocks, as in nanochat of 2026 (layers/shortcuts.cpp). residual_scalars: a
+    // block reads a weighted sum of its predecessor's output and of the embeddings. backout: the
+    // head reads the last block's output less a part of the middle one's.
     bool residual_scalars = false, backout = false;
     bool smear = false;                         // an embedding gets a part of the one before
     bool value_embeddings = false;              // in every second layer, the last one included
@@ -193,9 +193,11 @@ const ConfigRow& config_row(const ConfigRow::Member& member);
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);
 
-Status config_check(const Config& c);                    // exit 2: impossible field
-Result<Config> config_named(const std::string& name);    // preset, dN or FAMILY:dN; exit 2: unknown
-std::string config_names();                              // for help: "gpt2, gpt2-medium, ..., dN"
+Status config_check(const Config& c);    // exit 2: impossible field
+// The model of a name: a preset, dN or FAMILY:dN. context: 0, or in place of the preset's. Exit 2:
+// unknown.
+Result<Config> config_named(const std::string& name, int context = 0);
+std::string config_names();    // for help: "gpt2, gpt2-medium, ..., dN"
 
 // Values of flags. An int is in its field of Config, where 0 means that the flag was not given. The
 // other types are in vectors with one element per row of config_rows(): floats in `numbers` (0: not

@@ -128,7 +128,8 @@ int cache_positions(const Config& c) {
 std::string cache_text(const Config& c) {
     std::string text;
     if (!paged_layers(c))
-        return human_bytes(double(cache_bytes(c, Element::f32))) + " of states, whatever the length" +
+        return human_bytes(double(cache_bytes(c, Element::f32))) + " of states" +
+               (c.smear ? " and tokens" : ", whatever the length") +
                (why_no_eviction(c) ? ", which the context limits" : "");
     for (auto [type, name] :
          {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})

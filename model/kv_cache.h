@@ -128,7 +128,7 @@ struct KvCache {
     char *memory = nullptr, *state = nullptr;
     float *cos_sin[2] = {}, *sink_cos_sin[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
-    int *history = nullptr, *previous = nullptr;    // smear: all tokens of each sequence; (B,S) the one before
+    int *history = nullptr, *previous = nullptr;    // smear: (all sequences,positions) tokens; (B,S) predecessors
     int* sequences = nullptr;                       // (B): indices of the running sequences
     int *cache_pos = nullptr, *pos = nullptr, *tok = nullptr;    // (B,S): position in the cache; row of cos_sin and wpe
 

@@ -172,7 +172,7 @@ int64_t PackedWeights::bytes_beside_fp32(const Config& c) const {
     int64_t all = 0;
     for (auto& e : entries)
         for (const PackedPart& p : e->parts)
-            if (e->tensor.name != "wte" || c.tied)
+            if (e->tensor.product)    // not tables, of which a token reads a row
                 all += part_bytes(p.format, p.rows, e->tensor.cols) - 4 * p.rows * e->tensor.cols;
     return all;
 }

@@ -24,6 +24,7 @@ template <class S, class T> struct Row {
 
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
     using P = Params<T>;
+    using Use = typename Row<P, T>::Use;
     const int64_t padding = c.Vp() - c.V;
     return {{true, &P::wte, "wte", {c.V}, c.C, Init::normal, padding},
             {c.position == Position::learned, &P::wpe, "wpe", {c.T + c.position_offset}, c.C, Init::normal},
@@ -34,7 +35,7 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
             {c.head_bias, &P::headb, "headb", {c.V}, 0, Init::zero, padding},
             {c.residual_scalars, &P::residw, "resid_lambdas", {c.L}, 0, Init::resid_lambda},
             {c.residual_scalars, &P::x0w, "x0_lambdas", {c.L}, 0, Init::x0_lambda},
-            {c.smear, &P::smearw, "smear_gatew", {1}, smear_channels(c.C), Init::normal},
+            {c.smear, &P::smearw, "smear_gatew", {1}, smear_channels(c.C), Init::normal, 0, 1, Use::gate},
             {c.smear, &P::smear_lambda, "smear_lambda", {1}, 0, Init::zero},
             {c.backout, &P::backoutw, "backout_lambda", {1}, 0, Init::backout_lambda}};
 }
@@ -100,12 +101,13 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name,
                 .cols = row.cols ? row.cols : 1,
                 .init = row.init,
-                .decay = row.cols > 0,
+                .decay = row.cols > 0 && row.use != R::Use::gate,
                 .vector = row.cols == 0};
     t.adapter = t.name.ends_with("_a") || t.name.ends_with("_b") || t.name.ends_with("_m");
     using Use = typename R::Use;
     t.product = row.cols && (block >= 0 ? row.use == Use::product : t.name == (c.tied ? "wte" : "headw"));
     t.lookup = row.use == Use::table || t.name == "wte";
+    t.gate = row.use == Use::gate;
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;

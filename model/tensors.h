@@ -51,7 +51,7 @@ struct Tensor {
     bool decay = false, vector = false;    // vector: shape [rows] in files
     FileLayout layout = FileLayout::straight;
     bool product = false;                    // a matrix product writes its gradient first (ParamStore::into)
-    bool lookup = false;                     // rows belong to tokens
+    bool lookup = false, gate = false;       // rows belong to tokens; computes gates (layers/shortcuts.cpp)
     bool frozen = false, adapter = false;    // has no gradient; belongs to an adapter
     int bucket = 0;
     int experts = 1;                    // copies of `parts`, one after the other

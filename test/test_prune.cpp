@@ -46,8 +46,11 @@ std::vector<double> losses(Model& g) {
     losses_of(g, asked.in, asked.out, asked.B, asked.S, x.data());
     return {x.begin(), x.end()};
 }
-// Models whose decays belong to key/value heads: none can be removed or merged.
-bool decays(const Config& c) { return c.linear == LinearAttention::retention || c.linear == LinearAttention::gated; }
+// Models whose decays or embeddings of values belong to key/value heads: none can be removed or
+// merged.
+bool refused(const Config& c) {
+    return c.linear == LinearAttention::retention || c.linear == LinearAttention::gated || c.value_embeddings;
+}
 void make_cut(Model& cut, const Model& whole, const HeadSelection& how) {
     const Result<Config> c = cut_config(whole.c, int(how.kept[0].size()), how.kv_heads);
     REQUIRE_MESSAGE(c.ok(), c.status.message);
@@ -144,7 +147,7 @@ TEST_CASE("prune: importance that is not a number is refused, with its place") {
 
 TEST_CASE("prune: a cut model computes what the whole one does without these heads' columns of the projection") {
     each_kind([](const Config& c) {
-        if (c.position == Position::alibi || decays(c)) return;    // prune refuses these
+        if (c.position == Position::alibi || refused(c)) return;    // prune refuses these
         Model whole(reference_ops()), cut(reference_ops());
         toy_model(whole, c, {RunMode::infer, 2, 7});
         const int leaves = c.NKV == 4 ? 2 : 1, shared = c.NH / c.NKV, groups = c.NKV - leaves;
@@ -174,7 +177,7 @@ TEST_CASE("prune: a cut model computes what the whole one does without these hea
 
 TEST_CASE("prune: merged keys and values are the mean of neighbours; where these are alike, nothing changes") {
     each_kind([](const Config& c) {
-        if (decays(c)) return;
+        if (refused(c)) return;
         Model whole(reference_ops()), cut(reference_ops()), alike(reference_ops()), again(reference_ops());
         toy_model(whole, c, {RunMode::infer, 2, 7});
         std::vector<std::vector<int>> all(2);

@@ -40,7 +40,7 @@ struct Kind {
     const char* name;
     Config c;
 };
-// Adds kinds with experts, without softmax and with T5's positions, by add(name, config, change).
+// Adds kinds with experts, without softmax, with T5's positions and with shortcuts, by add(name, config, change).
 template <class Add> void add_rare_kinds(const Config& c, const Config& llama, Add add) {
     using enum RopeScaling;
     add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
@@ -58,6 +58,17 @@ template <class Add> void add_rare_kinds(const Config& c, const Config& llama, A
     });
     add("gated", llama,
         [](Config& k) { k.linear = LinearAttention::gated, k.window = 0, k.norm_placement = NormPlacement::sandwich; });
+    add("nanochat of 2026", llama, [](Config& k) {
+        k.norm_weight = false, k.embed_norm = true, k.gated = false, k.activation = Act::relu2;
+        k.qk_norm = QkNormRope::QkNorm::head, k.score_scale = 1.44f / std::sqrt(float(k.HS));
+        k.residual_scalars = k.value_embeddings = k.smear = k.backout = k.global_last = true, k.window = 3;
+    });
+    add("norms of sums, shortcuts", llama,
+        [](Config& k) { k.smear = k.backout = k.residual_scalars = true, k.norm_placement = NormPlacement::post; });
+    add("retention, value embeddings", llama, [](Config& k) {
+        k.linear = LinearAttention::retention, k.softmax_every = 2, k.parallel = Parallel::two;
+        k.value_embeddings = k.residual_scalars = true;
+    });
     add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
 }
 inline std::vector<Kind> kind_configs(Config c) {
@@ -111,12 +122,6 @@ inline std::vector<Kind> kind_configs(Config c) {
         k.norm_weight = false, k.embed_norm = true, k.gated = false, k.activation = Act::relu2;
         k.qk_norm = QkNormRope::QkNorm::head, k.rope_backwards = true, k.logit_cap = 2;
     });
-    add("nanochat of 2026", llama, [](Config& k) {
-        k.norm_weight = false, k.embed_norm = true, k.gated = false, k.activation = Act::relu2;
-        k.qk_norm = QkNormRope::QkNorm::head, k.score_scale = 1.44f / std::sqrt(float(k.HS));
-        k.residual_scalars = k.value_embeddings = k.smear = k.backout = k.global_last = true, k.window = 3;
-    });
-    add("smear, backout", llama, [](Config& k) { k.smear = k.backout = true, k.norm_placement = NormPlacement::post; });
     add("none", c, [](Config& k) {
         k.position = Position::none, k.norm_placement = NormPlacement::sandwich, k.activation = Act::relu2,
         k.score_cap = 1;

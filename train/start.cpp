@@ -85,7 +85,7 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 // tokenizer; if it is empty (no --from), it is set to that directory or GGUF.
 Result<Config> Trainer::named_model(bool there, ModelSource& base) {
     if (o.model.empty() || (there && resuming)) return fail(Exit::usage, "--model %s", o.model.c_str());
-    if (!there) return config_named(o.model);
+    if (!there) return config_named(o.model, o.context ? o.context : o.seq_len);
     const bool config_here = access((o.model + "/config.json").c_str(), F_OK) == 0;    // config.json alone is enough
     const ModelSource found = config_here ? ModelSource(o.model) : TRY(newest(o.model));
     if (base.path.empty()) base = found;

@@ -129,10 +129,11 @@ bool own_group = false;
 
 // A terminal's signal (si_code > 0) reaches the run, too. A run ends at once on a second signal of
 // one number, and a launcher may already have sent the first. So the sweep sends SIGHUP, on which a
-// run also writes its checkpoint; in a group of its own SIGTERM, as SIGHUP follows if the launcher
-// then kills this rank.
+// run also writes its checkpoint; in a group of its own SIGTERM or SIGINT, as SIGHUP follows if the
+// launcher then kills this rank.
 void pass_on(int s, siginfo_t* info, void*) {
-    if (!sweep_signal && child > 0 && (own_group || info->si_code <= 0)) kill(child, own_group ? SIGTERM : SIGHUP);
+    if (!sweep_signal && child > 0 && (own_group || info->si_code <= 0))
+        kill(child, !own_group ? SIGHUP : s == SIGTERM ? SIGINT : SIGTERM);
     sweep_signal = s;
 }
 constexpr int STOPPING[] = {SIGINT, SIGTERM, SIGHUP};
@@ -304,7 +305,8 @@ struct Sweep {
     int64_t left() const { return std::ranges::count(rows, NOT_ENDED, &Row::code); }
     int written_code(const SweepRun& run) const {
         const std::string text = read_file(lock_path(run), 16).value;
-        return text.ends_with('\n') ? atoi(text.c_str()) : NOT_ENDED;
+        const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+        return digits > 0 && text.substr(digits) == "\n" ? atoi(text.c_str()) : NOT_ENDED;
     }
     Status read_options(const std::vector<std::string>& lists, const std::string& resolved,
                         const std::vector<std::string>& given);
@@ -386,7 +388,7 @@ Status Sweep::check_runs() {
     }
     return {};
 }
-// On rank 0: checks everything before the first run, and writes the files that say so. name: this
+// On rank 0: checks all options and runs, then writes locks/ and sweep.json. name: this
 // rank's. The sweep's lock is held until the process ends; other ranks share it.
 Status Sweep::prepare(const std::string& name) {
     if (!checkpoint_list(out).empty())
@@ -539,6 +541,8 @@ Status sweep(const std::vector<std::string>& lists, const std::string& out, cons
         const std::string name = ranks.coordinator ? ranks.coordinator->name(0) : "";
         Status ready = s.read_options(lists, resolved, given);
         std::string options = s.config;
+        if (const size_t at = options.find("local-rank = "); at != options.npos)    // each rank's own
+            options.erase(at, options.find('\n', at) - at);
         for (const Row& row : s.rows) options += row.run.name + "\n";
         if (ranks.coordinator && ranks.coordinator->broadcast(options) != options)
             ready = fail(Exit::usage, "--set: other options than on rank 0");

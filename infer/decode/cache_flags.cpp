@@ -75,7 +75,7 @@ std::vector<Flag> cache_flags(CacheFlags& options) {
             {"--cache", &options.positions,
              "positions that a sequence keeps: the oldest are evicted, page by page. The last half is "
              "fed again instead if the sinks and three pages do not fit (64 with 4 sinks), with strided attention, "
-             "and with learned positions; 0: the model's context",
+             "with smear, and with learned positions; 0: the model's context",
              0, 1 << 24},
             {"--sinks",
              &options.sinks,

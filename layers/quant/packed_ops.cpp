@@ -35,23 +35,32 @@ template <Isa isa, Tiles tiles> struct PackedOps {
             for (int c = 0; p && c < C; c++) out[c] += p[c];
         });
     }
-    // The rows of the tokens as floats, until the next call.    (N,width)
-    static const float* unpacked_rows(const P* table, const int* tok, int N, int64_t width) {
-        static std::vector<float> rows;
-        rows.resize(size_t(N * width));
-        each_chunk(N,
-                   [&](int64_t n, int) { unpack_row(*table, int(width), tok ? tok[n] : n, &rows[size_t(n * width)]); });
-        return rows.data();
+    // Calls f(first, rows, count) for ranges of tokens, with their rows of the table as floats.
+    template <class F> static void each_unpacked(const P* table, const int* tok, int N, int64_t width, F f) {
+        constexpr int MOST = 256;
+        std::vector<float> rows(size_t(std::min(N, MOST) * width));
+        for (int first = 0; first < N; first += MOST) {
+            const int count = std::min(MOST, N - first);
+            each_chunk(count, [&](int64_t n, int) {
+                unpack_row(*table, int(width), tok ? tok[first + n] : first + n, &rows[size_t(n * width)]);
+            });
+            f(int64_t(first), rows.data(), count);
+        }
     }
     static void value_embedding_forward(float* qkv, const float* x, const P* table, const P* gate_w, const int* tok,
                                         int N, int C, Heads h) {
-        const float* rows = unpacked_rows(table, tok, N, h.NKV * h.HS);
-        own().value_embedding_forward(qkv, x, rows, gate_w->floats, nullptr, N, C, h);
+        each_unpacked(table, tok, N, h.NKV * h.HS, [&](int64_t n, const float* rows, int count) {
+            own().value_embedding_forward(qkv + n * h.qkv_width(), x + n * C, rows, gate_w->floats, nullptr, count, C,
+                                          h);
+        });
     }
     static void value_embedding_backward(float* dx, float* dvalues, float* dgate_w, const float* dqkv, const float* x,
                                          const P* table, const P* gate_w, const int* tok, int N, int C, Heads h) {
-        const float* rows = unpacked_rows(table, tok, N, h.NKV * h.HS);
-        own().value_embedding_backward(dx, dvalues, dgate_w, dqkv, x, rows, gate_w->floats, nullptr, N, C, h);
+        CHECK(!dvalues && !dgate_w, "packed weights have no gradient");
+        each_unpacked(table, tok, N, h.NKV * h.HS, [&](int64_t n, const float* rows, int count) {
+            own().value_embedding_backward(dx + n * C, nullptr, nullptr, dqkv + n * h.qkv_width(), x + n * C, rows,
+                                           gate_w->floats, nullptr, count, C, h);
+        });
     }
     static void residual_mix_forward(float* y, const float* x, const float* x0, const P* factor, const P* factor0,
                                      int l, float sign, int64_t n) {

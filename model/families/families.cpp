@@ -96,9 +96,9 @@ void Config::derive() {
     rope_high = rope_scaling == RopeScaling::yarn ? 32 : 4;
 }
 
-static Config sized(const Family& family, const Preset& p) {
+static Config sized(const Family& family, const Preset& p, int context) {
     Config c;
-    c.V = p.V, c.T = p.T, c.L = p.L, c.NH = p.NH, c.C = p.C, c.family = &family;
+    c.V = p.V, c.T = context ? context : p.T, c.L = p.L, c.NH = p.NH, c.C = p.C, c.family = &family;
     c = c.family_defaults();
     if (c.position == Position::rope) c.rope_dims = int(p.HS * family.rope.usual);
     c.NKV = p.NKV, c.HS = p.HS, c.F = p.F;
@@ -134,7 +134,7 @@ static const Family* family_named(const std::string& name) {
     return nullptr;
 }
 
-Result<Config> config_named(const std::string& name) {
+Result<Config> config_named(const std::string& name, int context) {
     std::vector<std::string> known;
     const size_t colon = name.find(':');
     const std::string size = colon == name.npos ? name : name.substr(colon + 1);
@@ -144,7 +144,7 @@ Result<Config> config_named(const std::string& name) {
     const bool size_is_known = depth >= 1 && depth <= 1024 && !*end;
     for (const Family* family : families()) {
         for (const Preset& preset : family->presets) {
-            if (name == preset.name) return sized(*family, preset);
+            if (name == preset.name) return sized(*family, preset, context);
             known.push_back(preset.name);
         }
         if (colon != name.npos) known.push_back(family->type + (":" + (size_is_known ? size : "d12")));
@@ -152,7 +152,9 @@ Result<Config> config_named(const std::string& name) {
     const Family* family = colon == name.npos ? &GPT2 : family_named(name.substr(0, colon));
     if (family && size_is_known) {
         const int N = int(depth);
-        Config c = Config{.L = N, .NH = N, .C = 64 * N, .family = family}.family_defaults();
+        Config c = {.L = N, .NH = N, .C = 64 * N, .family = family};
+        if (context) c.T = context;
+        c = c.family_defaults();
         c.fill_experts();
         return c;
     }

@@ -36,7 +36,7 @@ struct ConfigKey {
 
 struct Family {
     const char* type;                      // model_type of config.json
-    const char* architecture;              // transformers' class
+    const char* architecture;              // transformers' class; null: it has none
     std::vector<const char*> also = {};    // aliases in FAMILY:dN
     Config kinds = {};                     // fields common to all sizes
     void (*sized)(Config& c) = nullptr;    // sets fields that depend on the sizes

@@ -557,7 +557,7 @@ const std::vector<Family> ROWS = {
                  {"nanochat-d32", 65536, 2048, 32, 16, 16, 128, 2048, 8192}}},
     // transformers has no class for it: files have nanochat's own names.
     {.type = "nanochat_2026",
-     .architecture = "GPT",
+     .architecture = nullptr,
      .kinds = llama_kinds(nanochat_2026_kinds),
      .sized = nanochat_sizes,
      .keys = llama_keys({HEAD_DIM, RMS_EPS, WINDOW, {"final_logit_softcapping", &C::logit_cap, ConfigKey::or_none}}),

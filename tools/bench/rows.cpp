@@ -42,6 +42,39 @@ void Rows::memory_bound() {
     free_all();
 }
 
+// Times the shortcuts around blocks, of models that have them.
+void Rows::shortcuts() {
+    const int C = c.C, KV = c.NKV * c.HS;
+    const int64_t n = int64_t(N) * C;
+    auto x = arrays<Activation>(n), y = arrays<Activation>(n), z = arrays<Activation>(n);
+    auto factors = arrays<Parameter>(c.L), w = arrays<Parameter>(smear_channels(C));
+    auto dfactors = arrays<Gradient>(c.L), dfactors0 = arrays<Gradient>(c.L), dw = arrays<Gradient>(smear_channels(C));
+    if (!z[0] || !dw[0]) return bench.short_of_memory("shortcuts");
+    const Activation* no_previous = nullptr;
+    const int* from_0 = nullptr;
+    if (c.residual_scalars) {
+        ROW(residual_mix_forward, "", y[i], x[i], z[i], factors[i], factors[i], 0, 1.0f, n);
+        ROW(residual_mix_backward, "", y[i], z[i], dfactors[i], dfactors0[i], x[i], x[i], factors[i], factors[i], 0,
+            1.0f, n);
+    }
+    if (c.smear) {
+        ROW(smear_forward, "", y[i], x[i], no_previous, w[i], factors[i], 1, N, C, from_0);
+        ROW(smear_backward, "", y[i], dw[i], dfactors[i], z[i], x[i], w[i], factors[i], 1, N, C, from_0);
+    }
+    if (c.value_embeddings) {
+        auto qkv = arrays<Activation>(int64_t(N) * h.qkv_width()), dvalues = arrays<Activation>(int64_t(N) * KV);
+        auto in = arrays<Input>(n);
+        auto table = arrays<Parameter>(int64_t(c.V) * KV), gate_w = arrays<Parameter>(c.NKV * value_gate_channels(C));
+        auto dgate_w = arrays<Gradient>(c.NKV * value_gate_channels(C));
+        auto tok = ids(N, c.V);
+        if (!table[0] || !tok[0]) return bench.short_of_memory("value_embedding");
+        ROW(value_embedding_forward, "", qkv[i], in[i], table[i], gate_w[i], tok[i], N, C, h);
+        ROW(value_embedding_backward, "", y[i], dvalues[i], dgate_w[i], qkv[i], in[i], table[i], gate_w[i], tok[i], N,
+            C, h);
+    }
+    free_all();
+}
+
 // Times RoPE of all dimensions of a head, even if the model rotates only some.
 void Rows::rope() {
     const int64_t wide = int64_t(N) * h.qkv_width(), sums = int64_t(N) * (h.NH + h.NKV);
@@ -240,10 +273,10 @@ Status bench_ceilings(Bench& bench, const Config& c, int B, int S) {
 Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     Rows rows(bench, bench.device.model->op, c, B, S);
     typedef void (Rows::*Group)();
-    static constexpr Group GROUPS[] = {
-        &Rows::memory_bound, &Rows::rope,   &Rows::head_and_update, &Rows::sample,
-        &Rows::attention,    &Rows::biases, &Rows::recurrences,     static_cast<Group>(&Rows::linear),
-        &Rows::experts};
+    static constexpr Group GROUPS[] = {&Rows::memory_bound,    &Rows::shortcuts,   &Rows::rope,
+                                       &Rows::head_and_update, &Rows::sample,      &Rows::attention,
+                                       &Rows::biases,          &Rows::recurrences, static_cast<Group>(&Rows::linear),
+                                       &Rows::experts};
     // A group's buffers take gigabytes. A first pass, without buffers, tests whether --filter
     // matches one of the group's rows.
     for (Group group : GROUPS) {

@@ -122,6 +122,7 @@ struct Rows {
     }
 
     void memory_bound();
+    void shortcuts();
     void rope();
     void biases();
     void experts();

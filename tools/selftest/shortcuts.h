@@ -1,4 +1,4 @@
-// shortcuts.h - checks of the paths around blocks.
+// shortcuts.h - checks of the shortcuts around blocks.
 #pragma once
 #include "embedding.h"
 #include "linear.h"
@@ -16,8 +16,8 @@ Check check_residual_mix_forward(const Ops<T, P>& op, int64_t n, int l, float si
     check.expect("y", to, 2 * ROUNDING<T>);
     return check;
 }
-// Gradients d are around 1, because a long sum of numbers around 0 would be small against the errors
-// of its terms.
+// Gradients d are around 1, because a long sum of numbers around 0 would be small against the
+// errors of its terms.
 template <class T, class P> Check check_residual_mix_backward(const Ops<T, P>& op, int64_t n, int l, float sign,
                                                               bool has_factor, bool frozen = false) {
     Check check("residual_mix_backward", {{"n", n}, {"l", l}, {"factor", has_factor}}, frozen ? " frozen" : "");
@@ -77,8 +77,8 @@ Check check_smear_backward(const Ops<T, P>& op, int B, int S, int C, int texts, 
     check.expect("dlambda", dlambda, product_limit<Grad<P>, T>(Dtype::fp32, n));
     return check;
 }
-// Sequences of a cache of 7, in descending order. Sequence b begins at position b; the last position
-// is padding.
+// Sequences of a cache of 7, in descending order. Sequence b begins at position b; the last
+// position is padding.
 template <class T, class P> Check check_previous_tokens(const Ops<T, P>& op, int B, int S) {
     Check check("previous_tokens", {{"B", B}, {"S", S}});
     const int positions = B + S;
