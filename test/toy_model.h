@@ -40,7 +40,8 @@ struct Kind {
     const char* name;
     Config c;
 };
-// Adds kinds with experts, without softmax, with T5's positions and with shortcuts, by add(name, config, change).
+// Adds kinds with experts, without softmax, with T5's positions and with shortcuts around blocks,
+// by add(name, config, change).
 template <class Add> void add_rare_kinds(const Config& c, const Config& llama, Add add) {
     using enum RopeScaling;
     add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
