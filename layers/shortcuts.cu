@@ -114,7 +114,7 @@ template <class T> void smear_forward(T* y, const T* x, const T* previous, const
 template <class T, int W> __global__ void smear_backward_kernel(float* partial, T* dx, const T* dy, const T* x,
                                                                 const T* w, const T* lambda, int N, int S, int C,
                                                                 const int* pos) {
-    const int G = smear_channels(C);
+    const int G = smear_channels(C), thread = int(threadIdx.x);
     const float by = to_float(*lambda);
     float sum = 0;    // thread c: of dw[c]; thread G: of dlambda
     for (int n = blockIdx.x; n < N; n += gridDim.x) {
@@ -138,10 +138,10 @@ template <class T, int W> __global__ void smear_backward_kernel(float* partial, 
             for (int j = 0; j < W; j++) g.set(j, g[j] + next * more[j] + (c + j < G ? dsum * to_float(w[c + j]) : 0));
             store<W>(dx + int64_t(n) * C + c, g);
         }
-        if (threadIdx.x < G) sum += dsum * to_float(row[threadIdx.x]);
-        if (threadIdx.x == G) sum += gate.s * dot;
+        if (thread < G) sum += dsum * to_float(row[thread]);
+        if (thread == G) sum += gate.s * dot;
     }
-    if (threadIdx.x <= G) partial[blockIdx.x * (G + 1) + threadIdx.x] = sum;
+    if (thread <= G) partial[blockIdx.x * (G + 1) + thread] = sum;
 }
 template <class T> void smear_backward(T* dx, float* dw, float* dlambda, const T* dy, const T* x, const T* w,
                                        const T* lambda, int B, int S, int C, const int* pos) {

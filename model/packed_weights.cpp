@@ -168,7 +168,7 @@ uint64_t PackedWeights::hash(uint64_t h) const {
     return h;
 }
 
-int64_t PackedWeights::bytes_beside_fp32(const Config& c) const {
+int64_t PackedWeights::bytes_beside_fp32() const {
     int64_t all = 0;
     for (auto& e : entries)
         for (const PackedPart& p : e->parts)

@@ -45,8 +45,8 @@ class PackedWeights {
     bool use(int64_t offset, const BlockFormat& format, std::vector<const char*> rows,
              std::shared_ptr<const void> file);
     bool uses_file(int64_t offset) const { return any() && !entry(offset).rows.empty(); }
-    int64_t bytes_beside_fp32(const Config& c) const;    // matrix bytes per token, minus fp32's
-    std::string formats() const;                         // formats by bytes: "Q4_1 and Q8_0"
+    int64_t bytes_beside_fp32() const;    // matrix bytes per token, minus fp32's
+    std::string formats() const;          // formats by bytes: "Q4_1 and Q8_0"
 
   private:
     struct Entry {

@@ -6,7 +6,7 @@
 // Whether every layer has linear attention, and so no keys and values to cache.
 static bool all_recurrent(const Config& c) { return c.recurrent_layers_below(c.L) == c.L; }
 
-bool has_narrow_weights(const Model& model) { return model.store.packed.bytes_beside_fp32(model.c) < 0; }
+bool has_narrow_weights(const Model& model) { return model.store.packed.bytes_beside_fp32() < 0; }
 
 Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation,
                                           bool narrow_weights) {

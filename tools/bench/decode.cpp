@@ -154,7 +154,7 @@ Status bench_decode(Bench& bench, const Config& c, int rows, const std::string& 
         for (Operation o : {Operation::linear_forward, Operation::linear_gelu_forward, Operation::norm_linear_forward,
                             Operation::norm_ffn_forward, Operation::attention_cached, Operation::rope_attention_cached})
             work += count.of(o).work;
-        work.bytes += double(model.store.packed.bytes_beside_fp32(c));
+        work.bytes += double(model.store.packed.bytes_beside_fp32());
         if (!weights.empty()) work.products = 0;    // no peak is measured for integer products
         return work;
     };

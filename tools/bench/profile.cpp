@@ -132,7 +132,7 @@ Status profile_decode(const Bench& bench, const Config& c, int rows, const std::
     TRY(allocate_cache(model, cache, rows, c.T));
     DecodeSteps steps(model, cache, rows, c.V);
     TRY(steps.open());
-    p.bytes_beside_fp32 = double(model.store.packed.bytes_beside_fp32(c)), p.integers = !weights.empty();
+    p.bytes_beside_fp32 = double(model.store.packed.bytes_beside_fp32()), p.integers = !weights.empty();
     const std::string type = weights.empty() ? "" : ", " + weights;
     profile(bench, p, "generation, a token of " + counted(rows, "sequence") + type, std::min(c.T, 64),
             [&] { steps.step(); });
