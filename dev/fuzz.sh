@@ -44,7 +44,7 @@ for t in gguf_config gguf_tokenizer; do seed $t test/golden/gguf/tiny_llama.gguf
 LC_ALL=C sed 's/\x04\(\x00\{7\}\)gpt2/\x06\1gemma4/' test/golden/gguf/tiny_olmo2.gguf >$out/sample && seed gguf_tokenizer $out/sample 3
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
-for dir in test/golden/families/*/; do seed config "$dir"config.json "$(basename "$dir")"; done
+for file in test/golden/families/*/config.json; do seed config "$file" "$(basename "$(dirname "$file")")"; done
 printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
 printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 2
 line() { printf %s "$1" >$out/sample && seed conversation $out/sample $((++lines)); }
