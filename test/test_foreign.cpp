@@ -7,6 +7,7 @@
 #include "data/tokenizer_files/vocab_merges.h"
 #include "files/json.h"
 #include "gguf_parts.h"
+#include "model/optimizers.h"
 #include "family_goldens.h"
 
 namespace {
@@ -194,6 +195,8 @@ TEST_CASE("nanochat of 2026: its window patterns, and more tokens than a short w
     const Config& c = golden.c;
     CHECK((c.T == 512 && c.window == 129 && c.windowed(0) && c.windowed(1) && !c.windowed(2) && c.smear && c.backout));
     CHECK((c.embeds_values(0) && !c.embeds_values(1) && c.embeds_values(2)));
+    for (const Tensor& t : config_tensors(c))    // what Muon takes for a matrix
+        CHECK(is_block_matrix(t) == (t.bucket > 0 && !t.vector && !t.name.ends_with("value_embedw")));
     const std::vector<int> tokens = golden.tokens("long_tokens");
     const std::vector<float>& expected = golden.expected.at("long_logits");
     Model g(cpu_ops<float>());
