@@ -12,9 +12,9 @@ nlohmann::json ids_json(const std::vector<int>& ids);    // null, one id or a li
 // its frequencies. Call the parsers after the family's keys were read into *c and its other fields
 // set by family_defaults(). Exit 3.
 Status layers_parse(const JsonFields& f, Config* c);
-// Sets the fields that say which layers have no window; global (L) marks these layers. Returns
-// false if no fields say so.
-bool set_global_layers(const std::vector<bool>& global, Config* c);
 Status rope_parse(const JsonFields& f, Config* c);
 void layers_json(const Config& c, nlohmann::ordered_json* j);
 void rope_json(const Config& c, nlohmann::ordered_json* j);
+// Sets the fields that say which layers have no window; global (L) marks these layers. Exit 3: no
+// fields say so; key: the one that the marks were read from.
+Status window_pattern(const JsonFields& f, const char* key, const std::vector<bool>& global, Config* c);

@@ -32,14 +32,29 @@ int every_nth(const std::vector<bool>& marked, bool first, int own) {
     return -1;
 }
 
+}    // namespace
+
 Status window_pattern(const JsonFields& f, const char* key, const std::vector<bool>& global, Config* c) {
-    if (set_global_layers(global, c)) return {};
+    if (std::count(global.begin(), global.end(), true) == int64_t(global.size())) {
+        c->window = 0;
+        return {};
+    }
+    for (const bool last : {c->global_last, !c->global_last}) {
+        // Where windows decide which layers have RoPE, global_last would not (Config::has_rope).
+        if (last && (!global.back() || (c->family->layers & Family::rope_if_windowed))) continue;
+        const int n = every_nth({global.begin(), global.end() - last}, c->global_first, c->global_every);
+        if (n < 0) continue;
+        c->global_every = n;
+        c->global_last = last;
+        return {};
+    }
     return fail(Exit::input,
                 "%s: %s: flatgpt runs only models in which every n-th layer, and maybe the last one, has no window, "
                 "found another order",
                 f.name.c_str(), key);
 }
 
+namespace {
 // Parses an array with one value per layer: `yes` (true) or `no` (false).
 Result<std::vector<bool>> marks(const JsonFields& f, const char* key, const json& array, const json& yes,
                                 const json& no, int L) {
@@ -75,19 +90,6 @@ Status neo_parse(const JsonFields& f, Config* c) {
     return window_pattern(f, key, TRY(marks(f, key, layers, NEO.global, NEO.local, c->L)), c);
 }
 }    // namespace
-
-bool set_global_layers(const std::vector<bool>& global, Config* c) {
-    if (std::count(global.begin(), global.end(), true) == int64_t(global.size())) return c->window = 0, true;
-    for (const bool last : {c->global_last, !c->global_last}) {
-        // Where windows decide which layers have RoPE, global_last would not (Config::has_rope).
-        if (last && (!global.back() || (c->family->layers & Family::rope_if_windowed))) continue;
-        const int n = every_nth({global.begin(), global.end() - last}, c->global_first, c->global_every);
-        if (n < 0) continue;
-        c->global_every = n, c->global_last = last;
-        return true;
-    }
-    return false;
-}
 
 Status layers_parse(const JsonFields& f, Config* c) {
     const unsigned layers = c->family->layers;

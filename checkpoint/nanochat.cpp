@@ -43,11 +43,7 @@ static Status read_windows(const JsonFields& f, const char* key, Config* c) {
         return fail(Exit::input, "%s: %s: expected letters S and L", f.name.c_str(), key);
     std::vector<bool> global;
     for (int l = 0; l < c->L; l++) global.push_back(l + 1 == c->L || text[size_t(l) % text.size()] == 'L');
-    if (set_global_layers(global, c)) return {};
-    return fail(Exit::input,
-                "%s: %s: flatgpt runs only models in which every n-th layer, and maybe the last one, has no window, "
-                "found %s",
-                f.name.c_str(), key, text.substr(0, 40).c_str());
+    return window_pattern(f, key, global, c);
 }
 
 Result<Config> nanochat_config(const std::string& weights) {

@@ -195,7 +195,7 @@ TEST_CASE("nanochat of 2026: its window patterns, and more tokens than a short w
     const Config& c = golden.c;
     CHECK((c.T == 512 && c.window == 129 && c.windowed(0) && c.windowed(1) && !c.windowed(2) && c.smear && c.backout));
     CHECK((c.embeds_values(0) && !c.embeds_values(1) && c.embeds_values(2)));
-    for (const Tensor& t : config_tensors(c))    // what Muon takes for a matrix
+    for (const Tensor& t : config_tensors(c))    // Muon's matrices
         CHECK(is_block_matrix(t) == (t.bucket > 0 && !t.vector && !t.name.ends_with("value_embedw")));
     const std::vector<int> tokens = golden.tokens("long_tokens");
     const std::vector<float>& expected = golden.expected.at("long_logits");
