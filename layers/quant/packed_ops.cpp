@@ -38,13 +38,15 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     // Calls f(first, rows, count) for ranges of tokens, with their rows of the table as floats.
     template <class F> static void each_unpacked(const P* table, const int* tok, int N, int64_t width, F f) {
         constexpr int MOST = 256;
-        std::vector<float> rows(size_t(std::min(N, MOST) * width));
+        thread_local std::vector<float> rows;    // kept: a decode step allocates nothing
+        rows.resize(size_t(std::min(N, MOST) * width));
+        float* const at = rows.data();    // this thread's, for the loops of all threads
         for (int first = 0; first < N; first += MOST) {
             const int count = std::min(MOST, N - first);
             each_chunk(count, [&](int64_t n, int) {
-                unpack_row(*table, int(width), tok ? tok[first + n] : first + n, &rows[size_t(n * width)]);
+                unpack_row(*table, int(width), tok ? tok[first + n] : first + n, at + n * width);
             });
-            f(int64_t(first), rows.data(), count);
+            f(int64_t(first), at, count);
         }
     }
     static void value_embedding_forward(float* qkv, const float* x, const P* table, const P* gate_w, const int* tok,
