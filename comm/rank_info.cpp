@@ -201,6 +201,7 @@ Result<RankInfo> comm_rank_info(const CommOptions& o, const std::function<const 
     if (env.has("FLATGPT_TOKEN")) p.job += " " + env.text("FLATGPT_TOKEN");
     if (!env.has("FLATGPT_ALONE")) return p;
     RankInfo alone;
-    alone.local_rank = p.local_rank, alone.local_ranks = p.local_ranks;
+    alone.local_rank = p.local_rank;
+    alone.local_ranks = p.local_ranks;
     return alone;
 }
