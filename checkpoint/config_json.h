@@ -15,6 +15,6 @@ Status layers_parse(const JsonFields& f, Config* c);
 Status rope_parse(const JsonFields& f, Config* c);
 void layers_json(const Config& c, nlohmann::ordered_json* j);
 void rope_json(const Config& c, nlohmann::ordered_json* j);
-// Sets the fields that say which layers have no window; global (L) marks these layers. Exit 3: no
-// fields say so; key: the one that the marks were read from.
+// Writes the fields of c that say which layers have no window: those with global[l] set, L marks.
+// Exit 3: no fields can express this. key: where the marks were read from, for the message.
 Status window_pattern(const JsonFields& f, const char* key, const std::vector<bool>& global, Config* c);

@@ -153,8 +153,8 @@ template <class T> void smear_backward(T* dx, float* dw, float* dlambda, const T
     add_parts(dw, G, dlambda, 1, partial, G, blocks, G + 1);
 }
 
-// A thread has a position. Positions of a sequence are distinct, and only its first one reads
-// history, at a position before them.
+// One thread per position, no races: a sequence's positions are distinct, so writes differ, and
+// only its first one reads history, at an earlier position that no thread writes.
 __global__ void previous_tokens_kernel(int* previous, int* history, const int* tok, const int* sequences,
                                        const int* cache_pos, int N, int S, int positions) {
     const int n = blockIdx.x * 128 + threadIdx.x;

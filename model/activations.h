@@ -10,7 +10,7 @@ struct Gpt;
 // step's input, or to a copy of that input if matrix products read another element type than the
 // activations' (Table::has_input_type).
 struct Activations {
-    Activation* in;               // (N,C): output of the block before; x itself without residual scalars
+    Activation* in;               // (N,C): output of the block before; without residual scalars, an alias of x
     Activation* x;                // (N,C): the block's input
     Input* ln1;                   // (N,C): x after the branch's norm
     Activation *qkv, *qkv_rot;    // (N,(NH+2*NKV)*HS); after QK-norm and RoPE

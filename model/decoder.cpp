@@ -5,7 +5,7 @@
 
 namespace {
 void blocks(Model& g, KvCache* cache, bool last_whole) {
-    // Smear reads the embedding of the token before; a call's first token has it in the history.
+    // Smear reads the embedding of the token before. A call's first token finds it in history.
     if (g.c.smear) {
         g.op.previous_tokens(cache->previous, cache->history, cache->tok, cache->sequences, cache->cache_pos, g.pass.B,
                              g.pass.S, cache->positions);

@@ -127,10 +127,10 @@ volatile pid_t child = 0;
 // soon after its first signal. No signal but the sweep's then reaches the run.
 bool own_group = false;
 
-// A terminal's signal (si_code > 0) reaches the run, too. A run ends at once on a second signal of
-// one number, and a launcher may already have sent the first. So the sweep sends SIGHUP, on which a
-// run also writes its checkpoint; in a group of its own SIGTERM or SIGINT, as SIGHUP follows if the
-// launcher then kills this rank.
+// A run writes a checkpoint on a first signal, but ends at once on a second one of the same number.
+// It may already have one from the terminal (si_code > 0) or a launcher, so the sweep sends SIGHUP.
+// A run in a group of its own gets SIGTERM or SIGINT, whichever the sweep did not get: SIGHUP is
+// what it gets if the launcher then kills this rank.
 void pass_on(int s, siginfo_t* info, void*) {
     if (!sweep_signal && child > 0 && (own_group || info->si_code <= 0))
         kill(child, !own_group ? SIGHUP : s == SIGTERM ? SIGINT : SIGTERM);
