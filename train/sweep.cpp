@@ -282,8 +282,8 @@ Result<std::map<std::string, int>> codes_before(const std::string& path, const s
 // ---- the sweep ----------------------------------------------------------------------------------
 //
 // Each run has a file in OUT/locks, empty until its exit code is written there. A rank locks the
-// file of a run without a code and starts the run, which inherits the lock. So a run whose rank was
-// killed is free for another rank as soon as the run, too, has ended, with a checkpoint.
+// file of an unfinished run and starts the run, which inherits the lock. If the rank is killed, the
+// lock lasts until the run has written a checkpoint and ended; another rank may then take the run.
 
 namespace {
 struct Sweep {
