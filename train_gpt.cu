@@ -53,13 +53,14 @@ Status Trainer::run() {
 
 // ---- the step loop ------------------------------------------------------------------------------
 
-// Flag in a rank's stop_flags, added to a signal's number, which is always smaller. Rank 0 sets it
-// when a checkpoint is due by its clock; all ranks then write the checkpoint.
-constexpr int SAVE_DUE = 1024;
+// Parts of a rank's stop_flags beside a signal's number, which is always smaller. Rank 0 sets
+// SAVE_DUE when a checkpoint is due by its clock; all ranks then write the checkpoint. Each rank
+// adds SAVE_PHASE times the number of the phase of a checkpoint that its thread has finished.
+constexpr int SAVE_DUE = 1024, SAVE_PHASE = 2048;
 
 int Trainer::stop_flags() const {
     const bool due = o.save_minutes > 0 && now_seconds() - saved_at >= 60 * o.save_minutes;
-    return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0);
+    return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0) + SAVE_PHASE * int(writer->finished_phase());
 }
 
 // Whether sequences must keep the positions behind their last target, because the step depends on
@@ -127,11 +128,11 @@ Step Trainer::outcome() {
     loss->end();
     for (const RankReport& rank : reports) {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
-        save_due |= rank.signal >= SAVE_DUE;
+        save_due |= (int(rank.signal) & SAVE_DUE) != 0;
     }
     if (ranks.count() == 1) {    // `reports` is empty
         stop = stop_signal;
-        save_due = stop_flags() >= SAVE_DUE;
+        save_due = (stop_flags() & SAVE_DUE) != 0;
     }
     const double loss_z = state.loss.score(s.loss), norm_z = state.grad_norm.score(s.norm);
     state.loss.add(s.loss);
@@ -281,35 +282,72 @@ Status Trainer::catch_up() {
     return write_rows();
 }
 
-// A failed write is only a warning: older checkpoints are whole, and the next write may succeed.
-Status Trainer::save() {
+// Part of a core's time that a CPU run leaves to the thread that writes a checkpoint: a step takes
+// 2 % longer on two cores. A GPU's run leaves it a whole core.
+constexpr double WRITER_SHARE = 0.04;
+
+bool Trainer::writes_beside() const {
+    if (o.async_save != "auto") return o.async_save == "on";
+    const double bytes = double(CheckpointWriter::copy_bytes(*device.model)) * ranks.info.local_ranks;
+    return 1.1 * bytes + (256 << 20) < double(cpu_ops<float>().free_bytes());
+}
+
+// Begins a checkpoint after the one before has ended. Unless `wait`, a thread writes it during the
+// next steps, if there is memory for a copy. A failed write is only a warning: older checkpoints
+// are whole, and the next write may succeed.
+Status Trainer::save(bool wait) {
     CHECK(issued == state.step, "a step is on its way");
     Model& g = *device.model;
-    if (ranks.coordinator) {
-        ranks.coordinator->activity.enter("writing a checkpoint");
+    if (ranks.coordinator) ranks.coordinator->activity.enter("writing a checkpoint");
+    (void)end_save();    // notes a failure
+    if (ranks.coordinator)
         TRY(check_same_on_ranks(formatted("parameters after step %lld: %016llx\n", (long long)state.step,
                                           (unsigned long long)g.store.hash())));
-    }
     state.algorithms = device_choices();
     saved_at = now_seconds();
     save_due = false;
-    Status written;
-    if (metrics && fsync(fileno(metrics)) != 0)    // the checkpoint relies on these bytes
-        written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
-    if (written.ok()) written = loss->sync();
-    written = ranks.agree(written);
-    if (written.ok()) {
-        g.store.collect();
-        written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.coordinator.get(), generation);
-        g.store.forget();
-    }
-    if (!written.ok()) {
-        progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
-        if (o.keep_best && state.best_step == state.step)    // that checkpoint does not exist
-            std::tie(state.best_step, state.best_loss) = previous_best;
-        return written;
-    }
-    return ranks.agree(ranks.first() ? checkpoint_prune(o.out, o.keep) : Status{});
+    save_step = state.step;
+    best_before_save = previous_best;
+    auto flush = [this, file = metrics ? fileno(metrics) : -1] {
+        if (file >= 0 && fsync(file) != 0)
+            return fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
+        return loss->sync();
+    };
+    writer->share = device.gpu ? 1 : WRITER_SHARE;
+    const auto copy = !wait && writes_beside() ? CheckpointWriter::Copy::yes : CheckpointWriter::Copy::no;
+    g.store.collect();
+    const Status begun = writer->begin(g, tokenizer, state, generation, copy, flush);
+    g.store.forget();
+    if (!begun.ok()) return save_failed(begun);
+    return copy == CheckpointWriter::Copy::no ? end_save() : Status{};
+}
+
+// Notes that there is no checkpoint. If its step was the best by validation, the best one before is
+// the best again, since that has a checkpoint.
+Status Trainer::save_failed(const Status& s) {
+    const bool missing = !writer->published();
+    if (missing) progress.note("warning: no checkpoint of step " + std::to_string(save_step) + ": " + s.message);
+    if (missing && o.keep_best && state.best_step == save_step)
+        std::tie(state.best_step, state.best_loss) = best_before_save;
+    return s;
+}
+// Waits for the checkpoint that is being written, if any.
+Status Trainer::end_save() {
+    if (!writer->active()) return {};
+    const Status s = writer->finish();
+    return s.ok() ? s : save_failed(s);
+}
+// Goes on with a checkpoint whose phase every rank has finished. All ranks do so after the same
+// step, by the reports that they share.
+Status Trainer::advance_save() {
+    if (!writer->active()) return {};
+    const auto has_finished = [&](int flags) { return flags / SAVE_PHASE == int(writer->current_phase()); };
+    const bool all = ranks.count() == 1 ? has_finished(stop_flags())
+                                        : std::ranges::all_of(reports, has_finished,
+                                                              [](const RankReport& r) { return int(r.signal); });
+    if (!all) return {};
+    const Status s = writer->advance();
+    return s.ok() ? s : save_failed(s);
 }
 
 Status Trainer::sample_text() {
@@ -381,7 +419,8 @@ Status Trainer::validate() {
 Status Trainer::save_before_exit(Status why) {
     if (ranks.count() > 1 && !all_ranks_end) return why;
     for (; state.step < issued; last_step_end = now_seconds()) (void)report(outcome(), now_seconds() - last_step_end);
-    if (state.step > first_step) (void)save();    // save notes its own failure
+    if (state.step > first_step) (void)save(true);    // save notes its own failure
+    else (void)end_save();
     return why;
 }
 
@@ -413,6 +452,7 @@ Status Trainer::stopped() {
 // waits for the host. Exceptions: a checkpoint, validation or sample is due between the two, or
 // outcomes set the next step's limits. All these conditions are equal on every rank.
 Status Trainer::loop() {
+    writer = std::make_unique<CheckpointWriter>(o.out, o.keep, ranks.coordinator.get());
     started = saved_at = now_seconds();
     first_step = issued = state.step;
     flops_per_token = training_flops(device.model->op, config, o.seq_len, plan.weighted);
@@ -423,7 +463,7 @@ Status Trainer::loop() {
     Status saved;
     if (!state.unwritten.empty()) {
         TRY(catch_up());
-        saved = save();
+        saved = save(true);
         if (all_ranks_end) return saved;    // save found different parameters on the ranks
     }
     if (trace) trace->start(*device.model);
@@ -444,15 +484,18 @@ Status Trainer::loop() {
         if (Status s = report(step, seconds, between.ok()); !s.ok()) return save_before_exit(s);
         last_step_end = now_seconds();
         if (!between.ok()) return save_before_exit(between);
+        if (const Status s = advance_save(); !s.ok()) saved = s;
         if (state.bad_in_a_row >= 3) {
             all_ranks_end = true;
             return save_before_exit(diverged());
         }
         if (issued > state.step) continue;
         const bool best = o.keep_best && state.best_step == state.step;
-        if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0)) saved = save();
+        if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0))
+            saved = save(!goes_on());
         if (all_ranks_end) return saved;    // save found different parameters on the ranks
     }
+    if (const Status s = end_save(); !s.ok()) saved = s;
     all_ranks_end = true;
     TRY(saved);
     return state.step < o.steps && !out_of_patience() ? stopped() : finished();

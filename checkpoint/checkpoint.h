@@ -14,6 +14,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -95,7 +96,7 @@ const Disk& real_disk();
 // Writes a checkpoint of state.step. Exit 4: writing failed; the temporary directory is then
 // removed, and older checkpoints stay untouched. coordinator: null for one rank; with several
 // ranks, all call this, after ParamStore::collect. If one rank fails, all fail, the others with
-// exit 7 naming that rank.
+// exit 7 naming that rank. CheckpointWriter (writer.h) does so beside training.
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk = real_disk(), Coordinator* coordinator = nullptr,
                         const GenerationConfig& generation = {});
@@ -109,8 +110,10 @@ Status checkpoint_export(const std::string& dir, const WeightsReader& weights, c
 Status check_export(const std::string& dir, Overwrite overwrite);    // exit 2, 4: dir cannot be written
 // Removes leftovers of interrupted writes, and every checkpoint older than the newest `keep` valid
 // ones, except the best_step that the newest valid checkpoint records. keep 0: removes leftovers
-// only. Reads all files of the checkpoints that it keeps, to know whether they are valid.
-Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
+// only. Reads all files of the checkpoints that it keeps, to know whether they are valid, except of
+// those in `known`, to which it adds what it has read; null: none.
+Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk(),
+                        std::set<std::string>* known = nullptr);
 // Compares every file with MANIFEST. Exit 3: names the file and the difference. A directory without
 // MANIFEST and state.json (from the Hub) is valid if config.json and the weights' headers parse.
 Status checkpoint_verify(const ModelSource& m);

@@ -6,11 +6,10 @@
 #include "adapter_files.h"
 #include "checkpoint.h"
 #include "data/tokenizer_files/tokenizer_gguf.h"
+#include "disk.h"
 #include "foreign.h"
 #include "gguf.h"
 #include "nanochat.h"
-
-static bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 ModelSource::ModelSource(const std::string& source) : path(source) {
     struct stat s;

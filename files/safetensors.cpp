@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/pool.h"
 #include "base/element.h"
 #include "base/half.h"
 #include "json.h"
@@ -173,40 +174,76 @@ void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, 
 
 // ---- writing ------------------------------------------------------------------------------------
 
-Status safetensors_write(const std::vector<TensorSource>& tensors,
-                         const std::function<Status(const void*, int64_t)>& sink) {
+namespace {
+// The file's bytes before the tensors: the header's length, then the header.
+std::string header_text(const std::vector<TensorSource>& tensors) {
     nlohmann::ordered_json header;
     header["__metadata__"]["format"] = "pt";    // required by transformers
     int64_t end = 0;
     for (const TensorSource& t : tensors) {
         CHECK(t.type != TensorType::f16 && !header.contains(t.name), "tensor %s", t.name.c_str());
-        int64_t begin = end;
-        end += elements(t.shape) * row_of(t.type).bytes;
+        const int64_t begin = end;
+        end += tensor_bytes(t);
         header[t.name] = {{"dtype", row_of(t.type).name}, {"shape", t.shape}, {"data_offsets", {begin, end}}};
     }
     std::string text = header.dump();
     text.resize(size_t(round_up(int64_t(text.size()), 8)), ' ');
-    uint64_t length = text.size();
-    TRY(sink(&length, 8));
-    TRY(sink(text.data(), int64_t(text.size())));
+    const uint64_t length = text.size();
+    return std::string(reinterpret_cast<const char*>(&length), 8) + text;
+}
 
-    constexpr int64_t PIECE = 1 << 18;    // elements
-    std::vector<float> wide;
-    std::vector<bf16> as_bf16;
-    for (const TensorSource& t : tensors) {
-        int64_t n = elements(t.shape);
-        for (int64_t first = 0; first < n; first += PIECE) {
-            int64_t count = std::min(PIECE, n - first);
-            wide.resize(size_t(count));
-            TRY(t.fill(first, count, wide.data()));
-            if (t.type == TensorType::f32) {
-                TRY(sink(wide.data(), count * 4));
-            } else {
-                as_bf16.resize(size_t(count));
-                std::transform(wide.begin(), wide.end(), as_bf16.begin(), to_bf16);
-                TRY(sink(as_bf16.data(), count * 2));
-            }
+constexpr int64_t PIECE = 1 << 18;    // elements
+
+Status write_tensor(const TensorSource& t, const FileSink& sink) {
+    const int64_t n = elements(t.shape);
+    std::vector<float> wide(size_t(std::min(PIECE, n)));
+    std::vector<bf16> as_bf16(t.type == TensorType::f32 ? 0 : wide.size());
+    for (int64_t first = 0; first < n; first += PIECE) {
+        const int64_t count = std::min(PIECE, n - first);
+        TRY(t.fill(first, count, wide.data()));
+        if (t.type == TensorType::f32) {
+            TRY(sink(wide.data(), count * 4));
+        } else {
+            std::transform(wide.begin(), wide.begin() + count, as_bf16.begin(), to_bf16);
+            TRY(sink(as_bf16.data(), count * 2));
         }
     }
+    return {};
+}
+}    // namespace
+
+int64_t tensor_bytes(const TensorSource& t) { return elements(t.shape) * row_of(t.type).bytes; }
+int64_t safetensors_bytes(const std::vector<TensorSource>& tensors) {
+    int64_t bytes = int64_t(header_text(tensors).size());
+    for (const TensorSource& t : tensors) bytes += tensor_bytes(t);
+    return bytes;
+}
+
+Status safetensors_write(const std::vector<TensorSource>& tensors, const FileSink& sink) {
+    const std::string header = header_text(tensors);
+    TRY(sink(header.data(), int64_t(header.size())));
+    for (const TensorSource& t : tensors) TRY(write_tensor(t, sink));
+    return {};
+}
+
+Status safetensors_copy(const std::vector<TensorSource>& tensors, char* to, bool parallel) {
+    const std::string header = header_text(tensors);
+    to = std::copy(header.begin(), header.end(), to);
+    std::vector<char*> begins;
+    for (const TensorSource& t : tensors) {
+        begins.push_back(to);
+        to += tensor_bytes(t);
+    }
+    std::vector<Status> done(tensors.size());
+    each_chunk_if(parallel, int64_t(tensors.size()), [&](int64_t i, int) {
+        const TensorSource& t = tensors[size_t(i)];
+        char* at = begins[size_t(i)];
+        done[size_t(i)] = write_tensor(t, [&](const void* data, int64_t bytes) {
+            memcpy(at, data, size_t(bytes));
+            at += bytes;
+            return Status{};
+        });
+    });
+    for (const Status& s : done) TRY(s);
     return {};
 }

@@ -56,7 +56,11 @@ struct TensorSource {
     std::vector<int64_t> shape;
     std::function<Status(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count), in order
 };
+int64_t tensor_bytes(const TensorSource& t);                            // in the file
+int64_t safetensors_bytes(const std::vector<TensorSource>& tensors);    // of the whole file
 // Passes the file's bytes to `sink` in pieces (a checkpoint writes and checksums them at once).
 // Fails only if the sink or a source fails.
-Status safetensors_write(const std::vector<TensorSource>& tensors,
-                         const std::function<Status(const void*, int64_t)>& sink);
+Status safetensors_write(const std::vector<TensorSource>& tensors, const FileSink& sink);
+// Writes the same bytes to memory, `to` (safetensors_bytes); if `parallel`, several tensors at a
+// time on the pool's threads.
+Status safetensors_copy(const std::vector<TensorSource>& tensors, char* to, bool parallel);

@@ -1,4 +1,5 @@
 // test_crash.cpp - an older checkpoint loads, whichever disk call fails, whenever the power goes.
+#include "checkpoint/writer.h"
 #include "toy_checkpoint.h"
 
 #include <algorithm>
@@ -46,6 +47,15 @@ const Disk FAULTY = {
     [](const char* path) { return Faulty::failing() ? -Faulty::error : real_disk().remove(path); },
     [](const char*) { return Faulty::failing() ? -Faulty::error : 0; },
 };
+
+// Writes a checkpoint by a thread, from a copy, while training changes the model.
+Status write_beside(const std::string& run, const Disk& disk) {
+    ToyCheckpoint toy(2);
+    CheckpointWriter writer(run, -1, nullptr, disk);
+    TRY(writer.begin(toy.g, Tokenizer(), toy_state(2, 2), {}, CheckpointWriter::Copy::yes));
+    toy.poison();
+    return writer.finish();
+}
 
 int open_files() { return int(std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator())); }
 bool has_temporary(const std::string& run) {
@@ -119,6 +129,12 @@ TEST_CASE("checkpoint: the disk fails at the n-th call, for every n") {
         CHECK(loads(run) == (committed ? 2 : 1));
         return s;
     };
+    auto beside = [&](const std::string& run) {
+        const Status s = write_beside(run, FAULTY);
+        if (!Faulty::from_then_on && !s.ok()) CHECK(!has_temporary(run));
+        CHECK(loads(run) == (checkpoint_list(run).size() == 2 ? 2 : 1));
+        return s;
+    };
     auto again = [](const std::string& run) {    // over a checkpoint of the same step
         return checkpoint_write(run, ToyCheckpoint(2).g, Tokenizer(), toy_state(2, 2), FAULTY);
     };
@@ -126,6 +142,7 @@ TEST_CASE("checkpoint: the disk fails at the n-th call, for every n") {
     for (int error : {EIO, ENOSPC, EDQUOT})
         for (bool on : {false, true}) {
             fail_everywhere(Fault::error, error, on, one, write, false);
+            if (error == ENOSPC) fail_everywhere(Fault::error, error, on, one, beside, false);
             if (error == EIO) fail_everywhere(Fault::error, error, on, two, again, false);
             if (error == EIO) fail_everywhere(Fault::error, error, on, two, prune, false);
         }
@@ -336,6 +353,7 @@ TEST_CASE("checkpoint: the power goes at any moment") {
     auto write = [](const std::string& run) {
         return checkpoint_write(run, ToyCheckpoint(2).g, Tokenizer(), toy_state(2, 2), RECORDING);
     };
+    auto beside = [](const std::string& run) { return write_beside(run, RECORDING); };
     auto prune = [](const std::string& run) { return checkpoint_prune(run, 1, RECORDING); };
     struct Row {
         const char* what;
@@ -343,7 +361,9 @@ TEST_CASE("checkpoint: the power goes at any moment") {
         std::function<Status(const std::string&)> act;
         uint64_t last;
     };
-    for (const Row& row : {Row{"write", 1, write, 2}, Row{"write over", 2, write, 2}, Row{"prune", 2, prune, 1}}) {
+    for (const Row& row :
+         {Row{"write", 1, write, 2}, Row{"write over", 2, write, 2}, Row{"write by a thread", 1, beside, 2},
+          Row{"write over by a thread", 2, beside, 2}, Row{"prune", 2, prune, 1}}) {
         std::string run = temporary_directory();
         for (int step = 1; step <= row.before; step++) write_faulty(run, step, 1);
         Outcome o = crash_everywhere(run, row.act, {1, row.last}, row.last);

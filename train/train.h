@@ -5,7 +5,7 @@
 #pragma once
 #include <optional>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/writer.h"
 #include "comm/comm.h"
 #include "base/command.h"
 #include "base/console.h"
@@ -38,6 +38,7 @@ struct TrainOptions {
     std::string decay_from;
     double warmup = -1, decay_part = 0.2;
     double save_minutes = 15;
+    std::string async_save = "auto";
     bool keep_best = true;
     double lr = -1, final_lr_frac = 0.1, grad_clip = 1;
     std::string optimizer = "adamw", state_dtype = "fp32", group_rules;
@@ -104,20 +105,23 @@ struct Trainer {
     BatchSchedule batches;
     TrainState state;    // after the last finished step
     Progress progress;
-    LoadedModel teacher;                  // model: null without --teacher
-    Spans spans;                          // spans of the last batch read
-    ModelSource packed_base;              // the model whose packed weights stay mapped
-    std::string start;                    // checkpoint to start from; empty: random weights
-    bool resuming = false;                // start is a checkpoint of this run, or --decay-from's
-    bool decaying = false;                // start is --decay-from's
-    int start_vocabulary = 0;             // vocabulary of `start`, with --resize-vocab
-    bool above_guessing = false;          // recent losses are above guess_limit
-    bool vocabulary_assumed = false;      // neither options nor files give a vocabulary: GPT-2's
-    bool all_ranks_end = false;           // each rank ends by itself; none is aborted
-    int stop = 0;                         // signal that ends the run, from any rank
-    std::vector<RankReport> reports;      // reports of all ranks on the last step
-    std::vector<double> router_totals;    // (L,E+2): sums of router_forward in the last step
-    bool save_due = false;                // --save-minutes have passed on rank 0
+    LoadedModel teacher;                         // model: null without --teacher
+    Spans spans;                                 // spans of the last batch read
+    ModelSource packed_base;                     // the model whose packed weights stay mapped
+    std::string start;                           // checkpoint to start from; empty: random weights
+    bool resuming = false;                       // start is a checkpoint of this run, or --decay-from's
+    bool decaying = false;                       // start is --decay-from's
+    int start_vocabulary = 0;                    // vocabulary of `start`, with --resize-vocab
+    bool above_guessing = false;                 // recent losses are above guess_limit
+    bool vocabulary_assumed = false;             // neither options nor files give a vocabulary: GPT-2's
+    bool all_ranks_end = false;                  // each rank ends by itself; none is aborted
+    int stop = 0;                                // signal that ends the run, from any rank
+    std::vector<RankReport> reports;             // reports of all ranks on the last step
+    std::vector<double> router_totals;           // (L,E+2): sums of router_forward in the last step
+    bool save_due = false;                       // --save-minutes have passed on rank 0
+    std::unique_ptr<CheckpointWriter> writer;    // from loop() on
+    int64_t save_step = 0;                       // step of its last checkpoint
+    std::pair<int64_t, double> best_before_save = {-1, INFINITY};    // previous_best of that step
     int lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
@@ -241,7 +245,11 @@ struct Trainer {
     void end_row();                       // with extra_metrics
     Status validate_and_sample();
     Status validate();
-    Status save();
+    bool writes_beside() const;    // a copy of the checkpoint fits into memory
+    Status save(bool wait);
+    Status save_failed(const Status& s);
+    Status end_save();
+    Status advance_save();
     Status finished();
     Status save_before_exit(Status why);
     Status diverged();

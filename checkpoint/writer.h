@@ -1,0 +1,119 @@
+// writer.h - writes checkpoints, by a thread if training is to go on meanwhile.
+//
+// A checkpoint has three phases. All ranks meet between them, in `advance`:
+//
+//   begin     rank 0 makes the temporary directory; with Copy::yes each rank copies its tensors
+//   tensors   each rank writes its tensors' files            checksums are gathered on rank 0
+//   rest      rank 0 writes the other files and MANIFEST,
+//             renames the directory and flushes RUN
+//   prune     rank 0 removes older checkpoints
+//
+// With Copy::yes a thread does the work of each phase, and the caller asks finished_phase() now and
+// then. The thread reads only copies, so the model may change; it takes at most `share` of a core's
+// time, until somebody waits for it. A crash finds the same states on the disk either way.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
+
+// Memory of the host in huge pages, where the system grants them; null if it has too little.
+class LargeBuffer {
+  public:
+    LargeBuffer() = default;
+    explicit LargeBuffer(int64_t bytes);
+    LargeBuffer(LargeBuffer&& other) noexcept { *this = std::move(other); }
+    LargeBuffer& operator=(LargeBuffer&& other) noexcept {
+        std::swap(p, other.p);
+        std::swap(size, other.size);
+        return *this;
+    }
+    ~LargeBuffer();
+    char* data() const { return p; }
+    int64_t bytes() const { return size; }
+
+  private:
+    char* p = nullptr;
+    int64_t size = 0;
+};
+
+class CheckpointWriter {
+  public:
+    enum class Copy { no, yes };
+    enum class Phase { none, tensors, rest, prune };
+
+    // most: checkpoint_prune's `keep`, -1: nothing is pruned. of_ranks: null for one rank.
+    explicit CheckpointWriter(const std::string& of_run, int most = -1, Coordinator* of_ranks = nullptr,
+                              const Disk& calls = real_disk())
+        : run(of_run), keep(most), coordinator(of_ranks), disk(calls) {}
+    CheckpointWriter(const CheckpointWriter&) = delete;
+    ~CheckpointWriter();    // gives up a checkpoint that is not finished
+
+    // Bytes of this rank's tensors' files, which Copy::yes copies.
+    static int64_t copy_bytes(const Model& g);
+    // Begins a checkpoint of state.step, after ParamStore::collect; no other one may be active.
+    // With Copy::yes, the model may change as soon as this has returned; without memory for the
+    // copy, this rank writes its tensors at once. `flush` runs on rank 0 before MANIFEST is
+    // written: it flushes files on which the checkpoint relies. Exit 4: no checkpoint is made, and
+    // none is active.
+    Status begin(const Model& g, const Tokenizer& tokenizer, const TrainState& state,
+                 const GenerationConfig& generation, Copy copy, std::function<Status()> flush = {});
+    bool active() const { return phase != Phase::none; }
+    Phase current_phase() const { return phase; }
+    Phase finished_phase() const { return finished; }    // this rank's work of the phase is done
+    // All ranks call this when each has finished the current phase; a call before that waits. The
+    // next phase begins, or the checkpoint ends. Returns the phase's status: exit 4, on other ranks
+    // exit 7; the checkpoint has then ended.
+    Status advance();
+    Status finish();    // all ranks: advances to the end, and waits with the thread at full speed
+    // Whether the last checkpoint has its name, so that only pruning can have failed.
+    bool published() const { return named; }
+    double share = 1;    // of a core's time
+
+  private:
+    struct TensorFile {
+        std::string name;
+        std::vector<TensorSource> sources;    // unless copied
+        LargeBuffer copy;
+    };
+    const std::string run;
+    const int keep;
+    Coordinator* const coordinator;
+    const Disk& disk;
+    std::set<std::string> whole;    // checkpoints that this writer has written
+
+    bool first = true, background = false, named = false;
+    Config config;
+    Tokenizer tokenizer;
+    GenerationConfig generation;
+    TrainState state;
+    std::vector<std::pair<std::string, std::string>> indices;    // of several ranks' files: name and text
+    std::function<Status()> flush;
+    std::string directory, temporary;
+    std::unique_ptr<TemporaryLock> lock;
+    std::vector<TensorFile> files;
+    std::vector<FileChecksum> sums;
+
+    Phase phase = Phase::none;
+    std::atomic<Phase> finished = Phase::none;
+    Status result;    // the thread's, of the current phase
+    std::thread thread;
+    std::mutex mutex;    // guards hurry
+    std::condition_variable hurried;
+    bool hurry = false;
+
+    static std::vector<TensorFile> tensor_files(const Model& g);
+    bool copy_tensors(bool on_host);
+    void start(Phase next);
+    Status work(Phase which);
+    Status write_tensors();
+    Status write_rest();
+    void rest_until(double time);    // or until somebody waits for the thread
+    void full_speed();
+    Status agree(const Status& s) { return coordinator ? coordinator->agree(s) : s; }
+    Status end(const Status& s);
+};

@@ -1,0 +1,226 @@
+// test_checkpoint_writer.cpp - checkpoints that a thread writes while the model changes.
+#include "checkpoint/writer.h"
+
+#include <condition_variable>
+#include <mutex>
+
+#include "base/pool.h"
+#include "toy_checkpoint.h"
+#include "toy_run.h"
+
+void pool_alone();    // TODO base/pool.h
+
+namespace {
+using Copy = CheckpointWriter::Copy;
+using Phase = CheckpointWriter::Phase;
+
+// A disk whose first write waits until it is opened.
+struct Gate {
+    static inline std::mutex mutex;
+    static inline std::condition_variable changed;
+    static inline bool open = false, reached = false;
+    static void set(bool to) {
+        const std::lock_guard<std::mutex> held(mutex);
+        open = to;
+        reached = false;
+        changed.notify_all();
+    }
+    static void pass() {
+        std::unique_lock<std::mutex> held(mutex);
+        reached = true;
+        changed.notify_all();
+        changed.wait(held, [] { return open; });
+    }
+    static void await_writer() {
+        std::unique_lock<std::mutex> held(mutex);
+        changed.wait(held, [] { return reached; });
+    }
+};
+Disk gated_disk() {
+    Disk disk = real_disk();
+    disk.write = [](int fd, const void* data, int64_t bytes) {
+        Gate::pass();
+        return real_disk().write(fd, data, bytes);
+    };
+    disk.sync = [](int) { return 0; };
+    return disk;
+}
+bool holds_seed(const std::string& dir, uint64_t seed) {
+    ToyCheckpoint expected(seed), read(99);
+    read.poison();
+    REQUIRE(checkpoint_verify(dir).ok());
+    REQUIRE(checkpoint_weights(dir, read.g).ok());
+    REQUIRE(checkpoint_optimizer(dir, read.g).ok());
+    return same_bits(read.params, expected.params) && same_bits(read.m, expected.m) && same_bits(read.v, expected.v);
+}
+int temporaries(const std::string& run) {
+    return int(std::count_if(fs::directory_iterator(run), fs::directory_iterator(),
+                             [](auto& e) { return e.path().extension() == ".tmp"; }));
+}
+}    // namespace
+
+TEST_CASE("checkpoint writer: a thread writes what the model was when the checkpoint began") {
+    const std::string run = temporary_directory();
+    const Disk disk = gated_disk();
+    CheckpointWriter writer(run, 1, nullptr, disk);
+    std::vector<std::string> order;
+    for (uint64_t seed : {1, 2, 3}) {
+        Gate::set(false);
+        ToyCheckpoint toy(seed);
+        auto flush = [&] {
+            return order.push_back(checkpoint_list(run).empty() ? "none" : checkpoint_list(run)[0]), Status{};
+        };
+        REQUIRE(writer.begin(toy.g, Tokenizer(), toy_state(int64_t(seed), seed), {}, Copy::yes, flush).ok());
+        Gate::await_writer();
+        CHECK((writer.active() && writer.current_phase() == Phase::tensors && writer.finished_phase() == Phase::none));
+        CHECK(temporaries(run) == 1);
+        CHECK(order.size() == seed - 1);
+        toy.poison();    // the next step's update
+        Gate::set(true);
+        std::vector<Phase> phases;
+        while (writer.active()) {
+            phases.push_back(writer.current_phase());
+            REQUIRE(writer.advance().ok());
+        }
+        CHECK(phases == std::vector{Phase::tensors, Phase::rest, Phase::prune});
+        CHECK(writer.published());
+        CHECK(order.size() == seed);
+        REQUIRE(checkpoint_list(run).size() == 1);    // --keep 1
+        CHECK(holds_seed(checkpoint_list(run)[0], seed));
+        CHECK(temporaries(run) == 0);
+    }
+    // Files that the checkpoint relies on are flushed before it has its name.
+    CHECK(order == std::vector<std::string>{"none", run + "/step_00000001", run + "/step_00000002"});
+}
+
+TEST_CASE("checkpoint writer: the thread's files are those of a checkpoint that is written at once") {
+    const std::string run = temporary_directory();
+    ToyCheckpoint toy(4);
+    CheckpointWriter writer(run);
+    for (int step : {1, 2}) {
+        const Copy copy = step == 1 ? Copy::yes : Copy::no;
+        REQUIRE(writer.begin(toy.g, Tokenizer::gpt2(), toy_state(7, 4), {}, copy).ok());
+        REQUIRE(writer.finish().ok());
+        fs::rename(run + "/step_00000007", run + "/" + std::to_string(step));
+    }
+    int files = 0;
+    int64_t tensor_bytes = 0;
+    for (auto& entry : fs::directory_iterator(run + "/1")) {
+        files++;
+        CHECK(same_file(entry.path(), run + "/2/" + entry.path().filename().string()));
+        if (entry.path().extension() == ".safetensors") tensor_bytes += int64_t(entry.file_size());
+    }
+    CHECK(files >= 6);
+    CHECK(CheckpointWriter::copy_bytes(toy.g) == tensor_bytes);
+}
+
+TEST_CASE("checkpoint writer: what fails in the thread ends the checkpoint, and the next one is written") {
+    const std::string run = temporary_directory();
+    ToyCheckpoint toy(1);
+    CheckpointWriter writer(run, 2);
+    auto full = [] { return fail(Exit::io, "metrics.jsonl: the disk is full"); };
+    REQUIRE(writer.begin(toy.g, Tokenizer(), toy_state(1, 1), {}, Copy::yes, full).ok());
+    const Status s = writer.finish();
+    CHECK((s.code == Exit::io && s.message == "metrics.jsonl: the disk is full"));
+    CHECK((!writer.active() && !writer.published() && fs::is_empty(run)));
+    REQUIRE(writer.begin(toy.g, Tokenizer(), toy_state(2, 1), {}, Copy::yes).ok());
+    CHECK(writer.finish().ok());
+    CHECK((writer.published() && checkpoint_list(run).size() == 1));
+    CheckpointWriter nowhere(run + "/none");
+    CHECK(nowhere.begin(toy.g, Tokenizer(), toy_state(3, 1), {}, Copy::yes).code == Exit::io);
+    CHECK(!nowhere.active());
+}
+
+TEST_CASE("checkpoint writer: who waits for a slow thread gets it at full speed, and who gives up leaves nothing") {
+    const std::string run = temporary_directory();
+    ToyCheckpoint toy(1);
+    {
+        CheckpointWriter writer(run);
+        writer.share = 1e-9;    // a microsecond of work takes 17 minutes
+        REQUIRE(writer.begin(toy.g, Tokenizer(), toy_state(1, 1), {}, Copy::yes).ok());
+        REQUIRE(writer.finish().ok());
+        REQUIRE(writer.begin(toy.g, Tokenizer(), toy_state(2, 1), {}, Copy::yes).ok());
+        CHECK(temporaries(run) == 1);
+    }
+    CHECK(temporaries(run) == 0);
+    CHECK(checkpoint_list(run) == std::vector{run + "/step_00000001"});
+}
+
+TEST_CASE("checkpoint writer: pruning reads the files of no checkpoint that this writer has written") {
+    const std::string run = temporary_directory();
+    auto write = [&](CheckpointWriter& writer, int step) {
+        ToyCheckpoint toy{uint64_t(step)};
+        REQUIRE(writer.begin(toy.g, Tokenizer(), toy_state(step, uint64_t(step)), {}, Copy::yes).ok());
+        REQUIRE(writer.finish().ok());
+    };
+    auto steps = [&] {
+        std::vector<int64_t> all;
+        for (const std::string& dir : checkpoint_list(run)) all.push_back(checkpoint_step(dir));
+        return all;
+    };
+    CheckpointWriter writer(run, 2);
+    for (int step : {1, 2, 3}) write(writer, step);
+    CHECK(steps() == std::vector<int64_t>{2, 3});
+    // A bit that the disk has lost goes unseen, a file that became shorter does not: 3 then is no
+    // whole one, and two others are kept.
+    flip_in_file(run + "/step_00000003/model.safetensors", 4000);
+    write(writer, 4);
+    CHECK(steps() == std::vector<int64_t>{3, 4});
+    fs::resize_file(run + "/step_00000004/optimizer.safetensors", 100);
+    write(writer, 5);
+    CHECK(steps() == std::vector<int64_t>{3, 4, 5});
+    // Another process has seen none of them.
+    CheckpointWriter other(run, 2);
+    write(other, 6);
+    CHECK(steps() == std::vector<int64_t>{5, 6});
+}
+
+TEST_CASE("pool: a thread that leaves the pool runs its loops alone") {
+    const int before = pool_threads();
+    pool_set_threads(2);
+    int64_t divided = -1, chunks = 0;
+    std::thread([&] {
+        pool_alone();
+        const int64_t loops = pool_loops();
+        each_chunk(100, [&](int64_t, int worker) { chunks += worker == 0; });
+        divided = pool_loops() - loops;
+    }).join();
+    pool_set_threads(before);
+    CHECK((divided == 0 && chunks == 100));
+}
+
+TEST_CASE("train: --async-save changes no byte of a checkpoint") {
+    Toy toy;
+    for (const char* mode : {"on", "off"})
+        REQUIRE(run_flatgpt(toy.args(mode, {"--steps", "24", "--save-every", "3", "--keep", "0", "--eval-every", "6",
+                                            "--async-save", mode}))
+                    .exit_code == 0);
+    const auto on = checkpoint_list(toy.dir + "/on"), off = checkpoint_list(toy.dir + "/off");
+    REQUIRE((on.size() == 8 && off.size() == 8));
+    for (size_t i = 0; i < on.size(); i++) {
+        CHECK(checkpoint_verify(on[i]).ok());
+        for (const char* file : {"model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json"})
+            CHECK(same_file(on[i] + "/" + file, off[i] + "/" + file));
+        TrainState a = checkpoint_state(on[i]).value, b = checkpoint_state(off[i]).value;
+        CHECK((a.step == int64_t(i + 1) * 3 && a.best_step == b.best_step && a.index == b.index));
+        CHECK((a.loss == b.loss && a.best_loss == b.best_loss && a.updates == b.updates));
+    }
+}
+
+TEST_CASE("train: a checkpoint that a thread writes has its name before the next one begins") {
+    Toy toy;
+    std::vector<std::string> command = toy.args("run", {"--steps", "4000", "--save-every", "2000", "--keep", "0",
+                                                        "--async-save", "on", "--layers", "1", "--batch", "1"});
+    ProcessResult ended;
+    std::atomic<bool> done = false;
+    std::thread run([&] {
+        ended = run_flatgpt(command);
+        done = true;
+    });
+    while (!done && !fs::exists(toy.dir + "/run/step_00002000"))
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const std::string rows = read_file(toy.dir + "/run/metrics.jsonl");
+    run.join();
+    REQUIRE(ended.exit_code == 0);
+    CHECK(std::count(rows.begin(), rows.end(), '\n') < 4000);
+}
