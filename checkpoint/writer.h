@@ -72,7 +72,7 @@ class CheckpointWriter {
     Status finish();    // all ranks: advances to the end, and waits with the thread at full speed
     // Whether the last checkpoint has its name, so that only pruning can have failed.
     bool published() const { return named; }
-    double share = 1;    // of a core's time
+    double share = 1;    // fraction of a core's time
 
   private:
     struct TensorFile {
@@ -91,7 +91,7 @@ class CheckpointWriter {
     Tokenizer tokenizer;
     GenerationConfig generation;
     TrainState state;
-    std::vector<std::pair<std::string, std::string>> indices;    // of several ranks' files: name and text
+    std::vector<std::pair<std::string, std::string>> indices;    // several ranks: names and texts
     std::function<Status()> flush;
     std::string directory, temporary;
     std::unique_ptr<TemporaryLock> lock;

@@ -57,7 +57,7 @@ struct TensorSource {
     std::function<Status(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count), in order
 };
 int64_t tensor_bytes(const TensorSource& t);                            // in the file
-int64_t safetensors_bytes(const std::vector<TensorSource>& tensors);    // of the whole file
+int64_t safetensors_bytes(const std::vector<TensorSource>& tensors);    // the whole file
 // Passes the file's bytes to `sink` in pieces (a checkpoint writes and checksums them at once).
 // Fails only if the sink or a source fails.
 Status safetensors_write(const std::vector<TensorSource>& tensors, const FileSink& sink);
