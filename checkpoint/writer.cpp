@@ -13,8 +13,6 @@
 #include "base/pool.h"
 #include "files/json_write.h"
 
-void pool_alone();    // TODO base/pool.h
-
 // ---- names and texts ----------------------------------------------------------------------------
 
 std::string checkpoint_file(const std::string& stem, int rank, int ranks) {

@@ -8,8 +8,6 @@
 #include "toy_checkpoint.h"
 #include "toy_run.h"
 
-void pool_alone();    // TODO base/pool.h
-
 namespace {
 using Copy = CheckpointWriter::Copy;
 using Phase = CheckpointWriter::Phase;
