@@ -97,6 +97,11 @@ class MixtureSamples : public SampleSource {
                 all += (all.empty() ? "" : "\n") + entries[k].pattern + ": " + note;
         return all;
     }
+    double cropped() const override {
+        double n = 0;    // tokens
+        for (const auto& source : sources) n += source->cropped() * double(source->tokens());
+        return n / double(tokens());
+    }
     std::vector<SamplePart> parts() const override {
         std::vector<SamplePart> all;
         for (size_t k = 0; k < sources.size(); k++)

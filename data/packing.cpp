@@ -16,7 +16,7 @@ void Packer::add(int64_t start, int length) {
 }
 
 void Packer::pack_next() {
-    // Of equal lengths the smallest start is the first document.
+    // Among equal lengths the smallest start is the first document.
     auto best = buffer.upper_bound({free, INT64_MAX});
     best = best == buffer.begin() ? best : buffer.lower_bound({std::prev(best)->first, 0});
     const auto [length, start] = *best;
@@ -65,7 +65,7 @@ class PackedDocuments : public SampleSource {
     }
     std::string note() const override {
         const int64_t rest = tokens() - rows.cropped_tokens - samples() * (S + 1);
-        std::string all = formatted("--pack: %s in %s of %d; %lld of them are cropped, by %.1f %% of all tokens",
+        std::string all = formatted("--pack: %s in %s of %d; %lld of them are cropped (%.1f %% of all tokens)",
                                     counted(rows.documents, "document").c_str(), counted(samples(), "sequence").c_str(),
                                     S, (long long)rows.cropped, 100 * cropped());
         if (rest > 0)

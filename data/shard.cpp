@@ -229,7 +229,7 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
         globfree(&found);
         if (rc != 0)
             return fail(Exit::input, "'%s': no such files%s", one.c_str(),
-                        one.find('=') == one.npos ? "" : "; weights (PATTERN=NUMBER) are for `train --data` alone");
+                        one.find('=') == one.npos ? "" : "; a number behind '=' is a weight with `train --data` alone");
     }
     TRY(check_distinct(files, pattern));
     std::sort(files.begin(), files.end());

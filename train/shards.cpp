@@ -97,7 +97,7 @@ std::string Trainer::mixture_text(int64_t samples, const char* indent) const {
     const std::vector<double> shares = data.shares(), epochs = epochs_of(samples);
     std::string all;
     for (size_t k = 0; k < parts.size(); k++)
-        all += formatted("%s%5.1f %% (%.1f %% drawn)  %s: %s of its %s tokens, %.2f epochs\n", indent, 100 * shares[k],
+        all += formatted("%s%5.1f %% (%.1f %% drawn)  %s: %s tokens, it has %s; %.2f epochs\n", indent, 100 * shares[k],
                          100 * double(drawn[k]) / double(std::max<int64_t>(1, samples)), parts[k].name.c_str(),
                          human_count(double(drawn[k]) * o.seq_len).c_str(),
                          human_count(double(parts[k].tokens)).c_str(), epochs[k]);

@@ -169,7 +169,7 @@ struct Trainer {
     Status open_data();                    // opens the loaders
     LoaderConfig loader_config() const;    // training data's, without the files
     int64_t pass_tokens() const { return data.samples() * sequences() * o.seq_len; }    // positions in an epoch
-    Status open_shards();    // opens --data and --val; defined in train/shards.cpp, as are epochs and mixtures
+    Status open_shards();    // opens --data and --val; train/shards.cpp
     Status open_lines();     // opens the loaders of what read_lines has read
     Status no_work() { return {}; }
     Status no_preview() const { return {}; }
@@ -178,9 +178,10 @@ struct Trainer {
     Status plan_steps();    // steps, batches and schedule from the data's size
     Status plan_decay();    // --decay-from: the steps and the schedule that remain
     int64_t samples_before(int64_t step) const;
-    std::vector<double> epochs_of(int64_t samples) const;    // of each part of the data, once so many are read
-    // A line for each source of a mixture: shares, tokens and epochs of the first samples. "": there
-    // is one source.
+    // Epochs of each part of the data after so many samples of the run.
+    std::vector<double> epochs_of(int64_t samples) const;
+    // A line for each source of a mixture: shares, tokens and epochs of the first samples; empty if
+    // there is one source.
     std::string mixture_text(int64_t samples, const char* indent) const;
     void warn_of_repetition();
     std::string launcher_text() const;
