@@ -155,9 +155,19 @@ TEST_CASE("packing: a loader's samples are the documents' tokens, from several s
     LoaderConfig windows = c;
     windows.begin = -1;
     CHECK(Loader::open(windows).take().fingerprint() != l.fingerprint());
-    LoaderConfig other = c;
-    other.begin = 7;
-    CHECK(Loader::open(other).take().fingerprint() != l.fingerprint());
+    // The token that begins a document is a part of the data, even if as many documents begin.
+    std::vector<int> both;
+    for (int i = 0; i < 10; i++)
+        for (int id : {BEGIN, 1, 2, 3, BEGIN + 1, 4, 5, 6}) both.push_back(id);
+    both.insert(both.end(), {7, 7, 7, 7});
+    write_shard(dir + "/both", both);
+    LoaderConfig other = config(dir + "/both", 7);
+    const Loader one_begin = Loader::open(other).take();
+    other.begin = BEGIN + 1;
+    const Loader other_begin = Loader::open(other).take();
+    CHECK(one_begin.samples() == 10);
+    CHECK(other_begin.samples() == 10);
+    CHECK(one_begin.fingerprint() != other_begin.fingerprint());
     // A file that changes after it was opened is noticed, as with windows.
     l.seek({0, 0});
     std::vector<int> tokens(7), targets(7);
