@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/countdown.h"
+#include "data/samples.h"
 #include "files/json_write.h"
 #include "model/cost_table.h"
 #include "train/metrics.h"
@@ -202,6 +203,18 @@ void Trainer::add_experts(Json& row) const {
     row.set("busiest_expert", busiest_expert(), "expert_load", load, "expert_balance", balance, "router_z", z);
 }
 
+// Adds the epochs of each source of a mixture, in the order of --data, and once the share of the
+// tokens that --pack crops.
+void Trainer::add_data(Json& row) const {
+    const double cropped = data.source().cropped();
+    if (state.step == 1 && cropped > 0) row.set("cropped", cropped);
+    const std::vector<double> all = epochs_of(state.tokens / (int64_t(o.seq_len) * sequences()));
+    if (all.size() == 1) return;
+    Json epochs = Json::list();
+    for (const double e : all) epochs.add(strtod(formatted("%.5g", e).c_str(), nullptr));
+    row.set("epochs", epochs);
+}
+
 // A loss above this shows a failed run. Random weights may begin 1.6 above a random guess's loss
 // (8192 channels, unscaled logits).
 double Trainer::guess_limit() const { return loss->of_guess() + 2; }
@@ -246,6 +259,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     row.set("memory", int64_t(memory), "time", unix_seconds());
     loss->add_speeds(row);
     row.set("tokens", state.tokens);
+    add_data(row);
     loss->add_metrics(row);
     if (s.skipped) row.set("skipped", true);
     if (o.noise_scale && state.noise.critical_batch() > 0) row.set("critical_batch", state.noise.critical_batch());
@@ -513,6 +527,8 @@ Status Trainer::finished() {
                                 (long long)o.patience));
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole
                           : human_time(now_seconds() - started) + "; saved " + whole);
+    if (const std::string mixture = mixture_text(state.epoch * data.samples() + state.index, "  "); !mixture.empty())
+        progress.note("the mixture:\n" + mixture);
     if (const double last = state.loss.min_of_last(1); last > guess_limit())
         progress.note(
             formatted("warning: the last step's loss is %.4g, far above %.4g, that of a random guess: these "

@@ -9,7 +9,7 @@
 #include <system_error>
 #include <thread>
 
-#include "data/samples.h"
+#include "data/mixture.h"
 
 // A Feistel network with philox as round function permutes [0, 2^bits), where 2^bits < 2n. It is
 // applied again while the result is outside [0, n) (cycle walking: Black & Rogaway 2002), on
@@ -38,6 +38,7 @@ struct Loader::State {
 
     LoaderConfig c;
     std::shared_ptr<const SampleSource> source;
+    MixtureOrder order;
     int64_t epoch = 0;    // samples per epoch, limited by max_tokens
     Position at;          // start of the batch that next() returns
 
@@ -56,7 +57,7 @@ struct Loader::State {
 
     Position normal(Position p) const { return {p.epoch + p.index / epoch, p.index % epoch}; }
     int64_t sample_at(Position order_pos) const {
-        if (c.shuffle) return shuffled(c.seed, order_pos.epoch, epoch, order_pos.index);
+        if (c.shuffle) return order.at(order_pos.epoch * epoch + order_pos.index);
         return int64_t(__int128(order_pos.index) * source->samples() / epoch);
     }
     Position after(Position p) const { return normal({p.epoch, p.index + int64_t(c.ranks) * c.B}); }
@@ -91,7 +92,7 @@ struct Loader::State {
 
 Result<Loader> Loader::open(const LoaderConfig& c) {
     CHECK(c.S > 0 && c.vocab > 0);
-    return open(TRY(shard_windows(c)), c);
+    return open(TRY(shard_samples(c)), c);
 }
 Result<Loader> Loader::open(std::shared_ptr<const SampleSource> source, const LoaderConfig& c) {
     CHECK(c.B > 0 && c.S > 0 && c.vocab > 0 && c.ranks > 0 && c.rank >= 0 && c.rank < c.ranks);
@@ -104,6 +105,7 @@ Result<Loader> Loader::open(std::shared_ptr<const SampleSource> source, const Lo
     const int64_t all = s.source->samples();
     CHECK(all > 0, "no samples");
     s.epoch = c.max_tokens ? std::min(all, ceil_div(c.max_tokens, c.S)) : all;
+    s.order = MixtureOrder(s.source->parts(), c.seed);
     const size_t positions = size_t(c.B) * size_t(c.S);
     for (State::Batch& batch : s.ring) {
         batch.tokens.resize(positions), batch.targets.resize(positions);
@@ -157,4 +159,6 @@ int64_t Loader::targets(int64_t n) const {
     return all;
 }
 int64_t Loader::sample(int64_t i) const { return s->sample_at(s->normal({s->at.epoch, s->at.index + i})); }
+std::vector<int64_t> Loader::drawn(int64_t n) const { return s->order.drawn(n); }
+std::vector<double> Loader::shares() const { return s->order.shares(); }
 uint64_t Loader::fingerprint() const { return s->source->fingerprint(); }

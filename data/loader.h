@@ -9,6 +9,7 @@
 // high), [6] number of documents that begin in this shard, [7] and [8] the set's id (low, high),
 // [9] the shard's index in the set, [10] the number of shards in it.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -59,9 +60,15 @@ bool shard_begins(std::string_view head);    // whether head begins with a shard
 // Reads tokens [first, first+count) into out. Exit 3: the file is missing or was changed since
 // shard_open, or a token is outside [0, vocab); names file and offset.
 Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, int* out);
-// Expands a glob pattern, or a comma-separated list of patterns, to distinct file names, sorted.
-// Exit 3: a pattern matches no file; 2: two names of one file.
+// Calls found(i), in order, for each token i of the shard that equals `token`. Errors are those of
+// shard_read, but the vocabulary is not checked.
+Status shard_find(const Shard& shard, int token, const std::function<void(int64_t index)>& found);
+// Expands a glob pattern, or a comma-separated list of patterns, to file names, sorted. Exit 3: a
+// pattern matches no file; 2: see check_distinct.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
+// Checks that no file is given twice, under one name or, by a link or another spelling, under two.
+// Exit 2: names both. `pattern`: the user's text, for the message.
+Status check_distinct(std::vector<std::string> files, const std::string& pattern);
 
 // Writes one shard as a NewFile (base/file.h). The header is written last, because it has counts.
 // Exit 4: writing fails.
@@ -84,7 +91,9 @@ class ShardWriter {
 };
 
 struct LoaderConfig {
-    std::string pattern = {};    // glob pattern of shards
+    std::string pattern = {};    // glob patterns of shards, separated by commas
+    bool weighted = false;       // `pattern` may be a mixture's text (mixture.h)
+    int begin = -1;              // token that begins the documents to pack (packing.h); -1: windows
     bool raw_u16 = false;
     bool allow_partial_set = false;    // accepts an incomplete set of shards
     int B = 0, S = 0;                  // one rank's batch
@@ -100,10 +109,11 @@ int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
 
 // Samples come from a source (samples.h). A sample of shards is a window of S+1 tokens of one
 // shard; windows begin S tokens apart, and a shorter rest of the shard is dropped. Epoch e visits
-// every sample once, in the order shuffled(seed, e, n, .). Together, the ranks' next() calls
-// consume ranks*B consecutive samples of that order, into the next epoch if necessary: rank r takes
-// B samples from index + r*B on. So a step's samples depend on (seed, epoch, index) and the global
-// batch size alone, not on the number of ranks.
+// every sample once, in the order shuffled(seed, e, n, .). A source of several parts has the order
+// of a MixtureOrder (mixture.h), in which an epoch is as many samples as all parts have. Together,
+// the ranks' next() calls consume ranks*B consecutive samples of that order, into the next epoch if
+// necessary: rank r takes B samples from index + r*B on. So a step's samples depend on (seed,
+// epoch, index) and the global batch size alone, not on the number of ranks.
 class Loader {
   public:
     static Result<Loader> open(const LoaderConfig& config);    // over the shards that `config` names
@@ -122,6 +132,9 @@ class Loader {
     int64_t tokens() const;              // tokens of the source
     int64_t targets(int64_t n) const;    // targets of the next n samples, over all ranks
     int64_t sample(int64_t i) const;     // the source's number of the i-th of these samples
+    // Samples of each of the source's parts among the run's first n, and the parts' shares.
+    std::vector<int64_t> drawn(int64_t n) const;
+    std::vector<double> shares() const;
     const SampleSource& source() const;
     const std::vector<Shard>& shards() const;
     uint64_t fingerprint() const;    // the source's

@@ -1,9 +1,12 @@
-// samples.cpp - windows of S+1 tokens of shards. See samples.h.
+// samples.cpp - windows of S+1 tokens of shards, and the choice among sources of shards. See
+// samples.h.
 #include "samples.h"
 
 #include <algorithm>
 
 #include "base/console.h"
+#include "data/mixture.h"
+#include "data/packing.h"
 
 namespace {
 class ShardWindows : public SampleSource {
@@ -34,40 +37,65 @@ class ShardWindows : public SampleSource {
         *texts = {Text{}};
         return {};
     }
-    uint64_t fingerprint() const override {
-        uint64_t h = FNV_OFFSET_BASIS;    // FNV-1a of bytes
-        auto add = [&](const void* data, size_t bytes) {
-            for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
-        };
-        for (const Shard& shard : files) {
-            // The hash takes the file's name without the directory (data may move before a resume),
-            // and with its NUL as a separator.
-            const char* name = shard.path.c_str() + shard.path.rfind('/') + 1;
-            add(name, std::char_traits<char>::length(name) + 1);
-            add(&shard.file_bytes, 8);
-            add(&shard.tokens, 8);
-        }
-        add(&S, sizeof S);
-        return h;
-    }
+    uint64_t fingerprint() const override { return shards_fingerprint(files, S); }
 };
-}    // namespace
 
-Result<std::shared_ptr<const SampleSource>> shard_windows(const LoaderConfig& c) {
+Result<std::shared_ptr<const SampleSource>> shard_windows(std::vector<Shard> shards, const LoaderConfig& c) {
     auto windows = std::make_shared<ShardWindows>();
     windows->S = c.S, windows->vocab = c.vocab;
-    std::vector<Shard>& files = windows->files;
-    for (const std::string& path : TRY(shard_glob(c.pattern))) {
-        files.push_back(TRY(shard_open(path, c.raw_u16)));
-        windows->before.push_back(windows->samples() + std::max<int64_t>(0, files.back().tokens - 1) / c.S);
-    }
-    TRY(check_shard_sets(files, c.allow_partial_set));
+    for (const Shard& shard : shards)
+        windows->before.push_back(windows->samples() + std::max<int64_t>(0, shard.tokens - 1) / c.S);
     if (windows->samples() == 0)
         return fail(Exit::input,
                     "'%s': %zu files, none with the %d tokens of one sample (sequence length + 1); the "
                     "first, %s, has %lld",
-                    c.pattern.c_str(), files.size(), c.S + 1, files[0].path.c_str(), (long long)files[0].tokens);
+                    c.pattern.c_str(), shards.size(), c.S + 1, shards[0].path.c_str(), (long long)shards[0].tokens);
+    windows->files = std::move(shards);
     return std::shared_ptr<const SampleSource>(windows);
+}
+}    // namespace
+
+uint64_t shards_fingerprint(const std::vector<Shard>& shards, int S) {
+    uint64_t h = FNV_OFFSET_BASIS;    // FNV-1a of bytes
+    auto add = [&](const void* data, size_t bytes) {
+        for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
+    };
+    for (const Shard& shard : shards) {
+        // The hash takes the file's name without the directory (data may move before a resume),
+        // and with its NUL as a separator.
+        const char* name = shard.path.c_str() + shard.path.rfind('/') + 1;
+        add(name, std::char_traits<char>::length(name) + 1);
+        add(&shard.file_bytes, 8);
+        add(&shard.tokens, 8);
+    }
+    add(&S, sizeof S);
+    return h;
+}
+
+Result<std::shared_ptr<const SampleSource>> shard_samples(const LoaderConfig& c) {
+    const std::vector<MixtureEntry> entries = c.weighted ? TRY(mixture_parse(c.pattern))
+                                                         : std::vector<MixtureEntry>{{c.pattern}};
+    std::vector<std::vector<Shard>> shards;
+    std::vector<Shard> all;
+    std::vector<std::string> paths;
+    for (const MixtureEntry& e : entries) {
+        shards.emplace_back();
+        for (const std::string& path : TRY(shard_glob(e.pattern))) {
+            paths.push_back(path);
+            shards.back().push_back(TRY(shard_open(path, c.raw_u16)));
+        }
+        all.insert(all.end(), shards.back().begin(), shards.back().end());
+    }
+    TRY(check_distinct(paths, c.pattern));
+    TRY(check_shard_sets(all, c.allow_partial_set));
+    std::vector<std::shared_ptr<const SampleSource>> sources;
+    for (size_t k = 0; k < entries.size(); k++) {
+        LoaderConfig one = c;
+        one.pattern = entries[k].pattern;
+        sources.push_back(c.begin < 0 ? TRY(shard_windows(std::move(shards[k]), one))
+                                      : TRY(packed_documents(std::move(shards[k]), c.begin, c.S, c.vocab)));
+    }
+    return mixture_of(entries, std::move(sources));
 }
 
 int cut_behind_targets(int* tokens, int* targets, int B, int S) {

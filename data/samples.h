@@ -1,5 +1,6 @@
-// samples.h - sources of training samples: windows of shards here, conversations in
-// train/conversations.h. The loader orders samples; a source only reads them.
+// samples.h - sources of training samples: windows of shards here, packed documents in packing.h,
+// mixtures of sources in mixture.h, conversations in train/conversations.h. The loader orders
+// samples; a source only reads them.
 #pragma once
 #include <memory>
 #include <string>
@@ -8,6 +9,12 @@
 #include "data/loader.h"
 #include "model/spans.h"
 
+// A part of a source that is drawn by its weight (mixture.h).
+struct SamplePart {
+    std::string name = {};    // its patterns
+    double weight = 1;
+    int64_t samples = 0, tokens = 0;
+};
 class SampleSource {
   public:
     virtual ~SampleSource() = default;
@@ -19,14 +26,20 @@ class SampleSource {
     // Reads a sample: `tokens` and `targets` (S), where -1 is no target, and the texts in it, which
     // do not attend to each other. May be called by several threads.
     virtual Status read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const = 0;
+    virtual std::vector<SamplePart> parts() const { return {{.samples = samples(), .tokens = tokens()}}; }
+    virtual double cropped() const { return 0; }       // share of the tokens that packing cuts off
+    virtual std::string note() const { return ""; }    // text on tokens that are in no sample
     virtual const std::vector<Shard>& shards() const {
         static const std::vector<Shard> none;
         return none;
     }
 };
 
-// The windows of the shards that `config` names. Exit 3: see shard_open; no shard has a window.
-Result<std::shared_ptr<const SampleSource>> shard_windows(const LoaderConfig& config);
+// The windows, or packed documents, of the shards that `config` names; of several sources with
+// weights, their mixture. Exit 2: see mixture_parse, shard_glob; 3: see shard_open,
+// check_shard_sets; a source has no sample.
+Result<std::shared_ptr<const SampleSource>> shard_samples(const LoaderConfig& config);
+uint64_t shards_fingerprint(const std::vector<Shard>& shards, int S);
 
 // Cuts all sequences (B,S) to one length, behind the last target that any of them has: a causal
 // model needs nothing from there on. Moves them together. Returns the length, a multiple of 16 or

@@ -162,15 +162,21 @@ Status check_shard_sets(const std::vector<Shard>& shards, bool allow_partial_set
     return {};
 }
 
-Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
-    CHECK(first >= 0 && count >= 0 && count <= s.tokens - first && vocab > 0);
-    // The file is opened for each read, so that the limit on open files does not limit the number
-    // of shards, and so that a replaced file is detected.
-    const File file = TRY(File::open(s.path));
-    int64_t offset = s.data_offset + first * s.token_bytes;
+// Opens a shard that must not have changed since shard_open. The file is opened for each read, so
+// that the limit on open files does not limit the number of shards, and so that a replaced file is
+// detected. `offset`: where the caller reads, for the message.
+static Result<File> open_unchanged(const Shard& s, int64_t offset) {
+    File file = TRY(File::open(s.path));
     if (file.bytes() != s.file_bytes || file.modified() != s.modified)
         return fail(Exit::input, "%s: the file was changed while in use (%lld bytes, now %lld); reading at offset %lld",
                     s.path.c_str(), (long long)s.file_bytes, (long long)file.bytes(), (long long)offset);
+    return file;
+}
+
+Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
+    CHECK(first >= 0 && count >= 0 && count <= s.tokens - first && vocab > 0);
+    int64_t offset = s.data_offset + first * s.token_bytes;
+    const File file = TRY(open_unchanged(s, offset));
     // Reads into the upper end of out, then widens in place, where writes never overtake reads.
     char* raw = reinterpret_cast<char*>(out) + count * (4 - s.token_bytes);
     TRY(file.read(offset, raw, count * s.token_bytes));
@@ -185,6 +191,32 @@ Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* 
     return {};
 }
 
+// shard_find for tokens of type T. A block of 64 is compared without branches, as vectors, because
+// the wanted tokens are rare.
+template <class T>
+static Status find_in(const Shard& s, const File& file, T wanted, const std::function<void(int64_t index)>& found) {
+    constexpr int64_t STEP = 1 << 18, BLOCK = 64;    // STEP: tokens that are read at once; they stay in the L2 cache
+    std::vector<T> x(size_t(std::min(STEP, s.tokens)));
+    for (int64_t first = 0; first < s.tokens; first += STEP) {
+        const int64_t n = std::min(STEP, s.tokens - first);
+        TRY(file.read(s.data_offset + first * s.token_bytes, x.data(), n * s.token_bytes));
+        for (int64_t from = 0; from < n; from += BLOCK) {
+            const int64_t end = std::min(n, from + BLOCK);
+            T any = end - from < BLOCK;
+            for (int64_t i = 0; i < BLOCK && end - from == BLOCK; i++) any |= T(x[size_t(from + i)] == wanted);
+            for (int64_t i = from; any && i < end; i++)
+                if (x[size_t(i)] == wanted) found(first + i);
+        }
+    }
+    return {};
+}
+
+Status shard_find(const Shard& s, int token, const std::function<void(int64_t index)>& found) {
+    const File file = TRY(open_unchanged(s, s.data_offset));
+    if (s.token_bytes == 4) return find_in(s, file, uint32_t(token), found);
+    return token > UINT16_MAX ? Status{} : find_in(s, file, uint16_t(token), found);
+}
+
 Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
     std::vector<std::string> files;
     for (size_t begin = 0; begin <= pattern.size();) {
@@ -195,20 +227,30 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
         int rc = glob(one.c_str(), GLOB_TILDE, nullptr, &found);
         if (rc == 0) files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
         globfree(&found);
-        if (rc != 0) return fail(Exit::input, "'%s': no such files", one.c_str());
+        if (rc != 0)
+            return fail(Exit::input, "'%s': no such files%s", one.c_str(),
+                        one.find('=') == one.npos ? "" : "; a number behind '=' is a weight with `train --data` alone");
     }
+    TRY(check_distinct(files, pattern));
     std::sort(files.begin(), files.end());
-    files.erase(std::unique(files.begin(), files.end()), files.end());
-    std::map<std::pair<dev_t, ino_t>, const std::string*> known;
-    for (const std::string& path : files) {
-        struct stat info {};
-        if (stat(path.c_str(), &info)) continue;    // opening this file later reports the reason
-        const auto [there, first] = known.emplace(std::pair(info.st_dev, info.st_ino), &path);
-        if (!first)
-            return fail(Exit::usage, "'%s': %s and %s are one file, whose tokens would count twice; name it once",
-                        pattern.c_str(), there->second->c_str(), path.c_str());
-    }
     return files;
+}
+
+Status check_distinct(std::vector<std::string> files, const std::string& pattern) {
+    std::sort(files.begin(), files.end());
+    std::map<std::pair<dev_t, ino_t>, const std::string*> known;
+    for (size_t i = 0; i < files.size(); i++) {
+        if (i > 0 && files[i] == files[i - 1])
+            return fail(Exit::usage, "'%s': %s is given twice, and would count twice; name it once", pattern.c_str(),
+                        files[i].c_str());
+        struct stat info {};
+        if (stat(files[i].c_str(), &info)) continue;    // opening this file later reports the reason
+        const auto [there, first] = known.emplace(std::pair(info.st_dev, info.st_ino), &files[i]);
+        if (!first)
+            return fail(Exit::usage, "'%s': %s and %s are one file, which would count twice; name it once",
+                        pattern.c_str(), there->second->c_str(), files[i].c_str());
+    }
+    return {};
 }
 
 // ---- writing ------------------------------------------------------------------------------------

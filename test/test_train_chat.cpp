@@ -257,7 +257,7 @@ TEST_CASE("train chat: what is wrong is told before anything is written") {
     must({"train", "--chat", toy.dir + "/five.jsonl", "--model", "d2", "--tokenizer", toy.dir + "/chat.json", "--out",
           out},
          2, "--chat-template chatml");
-    must({"train", "--data", toy.dir + "/train.bin", "--pack", "--out", out}, 2, "--pack needs --chat");
+    must({"train", "--pack", "--out", out, "--dry-run"}, 2, "--pack needs --data or --chat");
     must({"train", "--out", out}, 2, "--data");
     CHECK(!fs::exists(out));
 }

@@ -177,7 +177,9 @@ static std::string rate_text(const Schedule& s) {
 static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
     const bool has_data = t.has_data();
-    if (has_data) printf("data          %s\n", t.data.source().text().c_str());
+    const std::string mixture = has_data ? t.mixture_text(t.samples_before(o.steps), "              ") : "";
+    if (has_data)
+        printf("data          %s\n%s%s", t.data.source().text().c_str(), mixture.c_str(), mixture.empty() ? "" : "\n");
     else
         printf(
             "data          none given (--data)%s\n",

@@ -125,10 +125,6 @@ FlagGroup chat_flags(TrainOptions& o) {
                  .help = "tokens that are learnt: of all answers, of a conversation's last one, or all tokens",
                  .choices = {"assistant", "last", "all"},
                  .needs = chat},
-                {.name = "--pack",
-                 .to = &o.pack,
-                 .help = "several conversations in a sequence, each apart from the others; else one, padded",
-                 .needs = chat},
                 {.name = "--too-long",
                  .to = &o.too_long,
                  .help = "a conversation longer than --seq-len is cut, or left out",
@@ -216,7 +212,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {.name = "--data",
               .to = &o.data,
               .help = "training shards, from `flatgpt tokenize`: a path, a glob pattern, "
-                      "or several separated by commas",
+                      "or several separated by commas; with weights, a mixture: 'a_*.bin=0.7,b_*.bin=0.3'",
               .required_unless = {"--chat", "--prefer", "--prompts", "--dry-run"}},
              {"--val", &o.val, "validation shards, given in the same way"},
              {.name = "--chat",
@@ -410,6 +406,12 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {"--documents", &o.documents,
               "positions see only their own document; one begins at BOS, or at end-of-text "
               "where the tokenizer has no BOS. Positions count from the sequence's start all the same"},
+             {.name = "--pack",
+              .to = &o.pack,
+              .help = "sequences are filled with whole texts, by best fit. --chat: several conversations, each apart "
+                      "from the others; else one, padded. --data: each sequence begins with a document, and one that "
+                      "does not fit is cropped (a note says how much); else windows that begin anywhere",
+              .needs = {"--data or --chat"}},
              {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
          }},
         chat_flags(o),

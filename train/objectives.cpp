@@ -61,7 +61,7 @@ std::string chat_text(const Trainer& t) {
     return formatted("causal, on %s%s", train_on_named(t.o.train_on).text, t.o.pack ? ", conversations apart" : "");
 }
 
-constexpr const char *SHARDS = "names, or with another --seq-len",
+constexpr const char *SHARDS = "names, or with other weights, --pack or --seq-len",
                      *CHATS =
                          "gives now: with another file, --chat-template, --train-on, --pack, --too-long or "
                          "--seq-len",

@@ -6,13 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <numeric>
 #include <sstream>
 
@@ -219,19 +217,6 @@ std::string Trainer::launcher_text() const {
            (ranks.comm ? " and " + ranks.comm->name() : "") + (ranks.count() > 1 ? ", each " : ", ");
 }
 
-// Repeated data is worth nearly as much as new data up to 4 epochs, half as much at the 16th,
-// nothing at the 40th (Muennighoff et al. 2023).
-void Trainer::warn_of_repetition() {
-    const double unique = double(pass_tokens()), parameters = double(config_parameters(config));
-    const double epochs = batches.tokens_before(o.steps) / unique;
-    const bool large = start.empty() && parameters > unique && epochs > 4;
-    if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
-    progress.note("warning: the run reads its data " + human_count(epochs) + " times (" + human_count(unique) +
-                  " tokens" + (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
-                  "): it will be learnt by heart; --patience, fewer steps" + (large ? ", a smaller model" : "") +
-                  " or more text would help");
-}
-
 Status Trainer::choose_batch() {
     plan.mode = RunMode::train;
     plan.B = o.batch, plan.S = o.seq_len;
@@ -241,7 +226,7 @@ Status Trainer::choose_batch() {
     plan.master = !o.stochastic_rounding;
     plan.rank = ranks.rank(), plan.ranks = ranks.count();
     plan.zero = o.zero;
-    plan.spans = o.documents || o.pack;
+    plan.spans = o.documents || objective.packed;
     plan.weighted = task->weighted;
     plan.first_squares = o.noise_scale;
     plan.dropout = float(o.dropout);
@@ -313,36 +298,6 @@ void Trainer::agree_on_batch() {
     progress.note("--batch auto: " + counted(o.batch, "sequence") + " of " + counted(o.seq_len, "token"));
 }
 
-namespace {
-// Refuses --val if it has some of --data's shards (exit 2). Two shards are equal if they are one
-// file, or copies with the same set.id and set.index. If --val has all of them, *same is set and
-// the status is ok, because such a run checks that a model can memorise.
-Status check_disjoint(const std::vector<Shard>& train, const std::vector<Shard>& val, bool* same) {
-    std::map<std::array<uint64_t, 3>, const Shard*> known;
-    auto keys = [](const Shard& s) {
-        struct stat info {};
-        std::vector<std::array<uint64_t, 3>> all;
-        if (stat(s.path.c_str(), &info) == 0) all.push_back({0, info.st_dev, info.st_ino});
-        if (s.set.id) all.push_back({1, s.set.id, uint64_t(s.set.index)});
-        return all;
-    };
-    for (const Shard& s : train)
-        for (const auto& key : keys(s)) known[key] = &s;
-    std::map<const Shard*, const Shard*> both;    // shard of --data; shard of --val
-    for (const Shard& s : val)
-        for (const auto& key : keys(s))
-            if (const auto there = known.find(key); there != known.end()) both.emplace(there->second, &s);
-    *same = both.size() == train.size();
-    if (both.empty() || *same) return {};
-    const auto& [one, other] = *both.begin();
-    return fail(Exit::usage,
-                "--val: expected shards that are not trained on, found %s, %s%s; give --data "
-                "the training shards alone (a pattern such as 'x_train_*.bin')",
-                other->path.c_str(), one->path == other->path ? "which is one of --data's" : "which is --data's ",
-                one->path == other->path ? "" : one->path.c_str());
-}
-}    // namespace
-
 Status Trainer::open_data() {
     TRY((this->*task->open)());
     if (!validates()) return {};
@@ -390,29 +345,6 @@ Status Trainer::open_lines() {
         progress.note(formatted("note: %s-val has the %s of %s: its loss says nothing about new ones", task->flag,
                                 task->noun, task->flag));
     return {};
-}
-
-Status Trainer::open_shards() {
-    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // tokenizer comes with the weights
-    const TokenizerSource tokenizer_source = {
-        theirs                ? start + "'s"
-        : o.tokenizer.empty() ? "gpt2, the default"
-                              : "--tokenizer " + o.tokenizer,
-        theirs ? "tokenize the text again with that one, " + checkpoint_tokenizer_file(start)
-               : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
-    LoaderConfig l = loader_config();
-    l.pattern = o.data;
-    l.raw_u16 = o.raw_u16;
-    if (!o.data.empty()) data = TRY(Loader::open(l));
-    if (!o.val.empty()) {
-        l.pattern = o.val, l.shuffle = false, l.max_tokens = o.eval_tokens;
-        val = TRY(Loader::open(l));
-        bool same = false;
-        if (!o.data.empty()) TRY(check_disjoint(data.shards(), val.shards(), &same));
-        if (same) progress.note("note: --val has all shards of --data: its loss says nothing about text that is new");
-        TRY(check_shard_tokenizer(val.shards(), tokenizer, config.V, tokenizer_source));
-    }
-    return o.data.empty() ? Status{} : check_shard_tokenizer(data.shards(), tokenizer, config.V, tokenizer_source);
 }
 
 // The steps of --epochs N are rounded up, so each sample is read at least N times. Without

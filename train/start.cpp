@@ -345,8 +345,8 @@ Status Trainer::choose_objective() {
         config.V = std::max(config.V, config.mask + 1);
     }
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
-    objective.packed = o.pack;
     task = &objective_row(o, config.mask_kind);
+    objective.packed = o.pack && task->read;    // documents of shards are apart with --documents
     return {};
 }
 

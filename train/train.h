@@ -1,7 +1,7 @@
 // train.h - `flatgpt train`. flags.cpp: flags; plan.cpp: everything before the first step;
-// start.cpp: resume, --from, model and tokenizer; objectives.cpp: what is learnt; chat.cpp:
-// conversations; prefer.cpp: pairs of answers; dry_run.cpp: memory, work and communication of
-// ranks; train_gpt.cu: step loop.
+// start.cpp: resume, --from, model and tokenizer; shards.cpp: --data and --val; objectives.cpp:
+// what is learnt; chat.cpp: conversations; prefer.cpp: pairs of answers; dry_run.cpp: memory, work
+// and communication of ranks; train_gpt.cu: step loop.
 #pragma once
 #include <optional>
 
@@ -176,14 +176,20 @@ struct Trainer {
     Status open_data();                    // opens the loaders
     LoaderConfig loader_config() const;    // training data's, without the files
     int64_t pass_tokens() const { return data.samples() * sequences() * o.seq_len; }    // positions in an epoch
-    Status open_shards();                                                               // opens --data and --val
-    Status open_lines();    // opens the loaders of what read_lines has read
+    Status open_shards();    // opens --data and --val; train/shards.cpp
+    Status open_lines();     // opens the loaders of what read_lines has read
     Status no_work() { return {}; }
     Status no_preview() const { return {}; }
     // Returns the steps that read the data `epochs` times; 0: the default.
     int64_t steps_of(int64_t epochs, const BatchSchedule& b) const;
     Status plan_steps();    // steps, batches and schedule from the data's size
     Status plan_decay();    // --decay-from: the steps and the schedule that remain
+    int64_t samples_before(int64_t step) const;
+    // Epochs of each part of the data after so many samples of the run.
+    std::vector<double> epochs_of(int64_t samples) const;
+    // A line for each source of a mixture: shares, tokens and epochs of the first samples; empty if
+    // there is one source.
+    std::string mixture_text(int64_t samples, const char* indent) const;
     void warn_of_repetition();
     std::string launcher_text() const;
     Status open_run();    // creates and locks the run's directory
@@ -249,7 +255,8 @@ struct Trainer {
     std::string critical_text() const;    // critical batch, for the progress line
     double busiest_expert() const;        // rows of the busiest / mean of its layer
     void add_experts(Json& row) const;    // their metrics
-    void end_row();                       // with extra_metrics
+    void add_data(Json& row) const;
+    void end_row();    // with extra_metrics
     Status validate_and_sample();
     Status validate();
     bool writes_beside() const;    // a copy of the checkpoint fits into memory
