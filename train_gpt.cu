@@ -340,6 +340,7 @@ Status Trainer::validate_and_sample() {
     const TrainState before = state;
     Status done;
     if (validates() && (due(o.eval_every) || last)) done = validate();
+    if (done.ok() && (due(o.eval_every) || last)) done = run_evaluations();
     if (done.ok() && due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) done = sample_text();
     if (!done.ok()) {
         state = before;
