@@ -40,9 +40,9 @@ TEST_CASE("train evaluations: at each validation, with the figures of eval, and 
     REQUIRE(found.size() == 3);
     for (int step : {2, 4, 6}) {
         CHECK(found.at(step)["boolq"]["items"] == 31);
-        const ProcessResult r =
-            must({"eval", toy.dir + "/whole", "--checkpoint", std::to_string(step), "--task", "boolq", "lambada",
-                  "--file", toy.dir + "/boolq.jsonl", toy.dir + "/lambada.jsonl", "--json", "--dtype", "fp32"});
+        const ProcessResult r = must({"eval", toy.dir + "/whole", "--checkpoint", std::to_string(step), "--task",
+                                      "boolq", "--file", toy.dir + "/boolq.jsonl", "--task", "lambada", "--file",
+                                      toy.dir + "/lambada.jsonl", "--json", "--dtype", "fp32"});
         const Golden same = Golden::parse(r.out);
         CHECK(found.at(step)["boolq"]["acc"] == same["boolq"]["acc"]);
         CHECK(found.at(step)["lambada"]["perplexity"].get<double>() ==

@@ -4,6 +4,11 @@
 #include "base/countdown.h"
 #include "train/train.h"
 
+struct Evaluations {
+    std::vector<PreparedTask> tasks;
+    std::string core;    // the bundle's directory; "": none
+};
+
 Status Trainer::open_evaluations() {
     if (o.eval_tasks.empty()) return {};
     if (tokenizer.vocab_size() == 0)
@@ -12,6 +17,7 @@ Status Trainer::open_evaluations() {
         return fail(Exit::usage, "--eval-tasks: a model that guesses masked tokens scores no continuations");
     // A prompt with bidirectional attention runs in one pass.
     const int context = config.mask_kind == MaskKind::causal ? config.T : std::min(config.T, int(plan.max_tokens()));
+    evaluations = std::make_shared<Evaluations>();
     for (size_t at = 0, end; at <= o.eval_tasks.size(); at = end + 1) {
         end = std::min(o.eval_tasks.find(',', at), o.eval_tasks.size());
         const std::string pair = o.eval_tasks.substr(at, end - at), name = pair.substr(0, pair.find('='));
@@ -19,19 +25,19 @@ Status Trainer::open_evaluations() {
             return fail(Exit::usage, "--eval-tasks: expected NAME=FILE,NAME=FILE..., found \"%s\"", pair.c_str());
         const std::string file = pair.substr(name.size() + 1);
         if (name == CORE_NAME) {
-            core_bundle = file;
+            evaluations->core = file;
             TRY(read_core(file).status);
             continue;
         }
         for (const Task* t : TRY(tasks_named(name)))
-            evaluations.push_back(
+            evaluations->tasks.push_back(
                 TRY(prepare_task(*t, tokenizer, {.file = file, .limit = o.eval_limit, .context = context})));
     }
     return {};
 }
 
 Status Trainer::run_evaluations() {
-    if (evaluations.empty() && core_bundle.empty()) return {};
+    if (!evaluations) return {};
     const double began = now_seconds();
     std::vector<TaskResult> results;
     RunOptions how = {.coordinator = ranks.coordinator.get()};
@@ -41,18 +47,18 @@ Status Trainer::run_evaluations() {
         if (const double seconds = now_seconds() - began; seconds > 2)
             progress.line(countdown_text(name.c_str(), "requests", done, all, seconds));
     };
-    for (const PreparedTask& t : evaluations) {
+    for (const PreparedTask& t : evaluations->tasks) {
         name = t.task->name;
         if (ranks.coordinator) ranks.coordinator->activity.enter("an evaluation");
         results.push_back(TRY(run_task(*device.model, tokenizer, t, how)).result);
     }
-    if (!core_bundle.empty()) {    // rank 0 alone; the others wait in `agree`
+    if (!evaluations->core.empty()) {    // rank 0 alone; the others wait in `agree`
         name = CORE_NAME;
         how.coordinator = nullptr;
         Result<std::vector<RunResult>> core = Status{};
         if (ranks.first())
-            core = run_core(*device.model, tokenizer, {.file = core_bundle, .limit = o.eval_limit, .context = config.T},
-                            how);
+            core = run_core(*device.model, tokenizer,
+                            {.file = evaluations->core, .limit = o.eval_limit, .context = config.T}, how);
         TRY(ranks.agree(core.status));
         for (RunResult& r : core.value) results.push_back(std::move(r.result));
     }

@@ -19,7 +19,6 @@
 #include "infer/eval/evaluate.h"
 #include "infer/decode/generate.h"
 #include "infer/load.h"
-#include "infer/tasks/run.h"
 #include "infer/trace.h"
 
 struct TrainOptions {
@@ -130,8 +129,7 @@ struct Trainer {
         int64_t terms;                                            // StepLoss::begin, on all ranks
         int64_t first_targets;                                    // targets of this rank's first batch
     } sizes[2] = {};                                              // steps on the device: two at most
-    std::vector<PreparedTask> evaluations;                        // of --eval-tasks
-    std::string core_bundle;                                      // --eval-tasks core=DIRECTORY; "": none
+    std::shared_ptr<struct Evaluations> evaluations;              // null: no --eval-tasks
     Json extra_metrics = Json::object();                          // more metrics of this step
     std::string val_text;                                         // last validation loss
     std::pair<int64_t, double> previous_best = {-1, INFINITY};    // best step and loss before the last validation

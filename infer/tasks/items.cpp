@@ -159,8 +159,8 @@ Object value_at(const Object& json, std::string path, FieldKind kind) {
     for (const Object& element : *member) list.push_back(value_at(element, path, kind));
     return list;
 }
-// The fields' values under their names. `fitting`: how many fields fit; `wrong`: the first that does
-// not, and what was found.
+// The fields' values under their names. `fitting`: the number of fields that fit; `wrong`: text on
+// the first one that does not.
 Object values_of(const Record& record, const TaskLayout& layout, size_t& fitting, std::string& wrong) {
     Object values = Object::object();
     fitting = 0;

@@ -7,8 +7,8 @@
 #include "infer/decode/cached_sequences.h"
 
 namespace {
-// Groups whose tokens begin alike at least this far may share a beginning, too (a cluster), if there
-// are enough of them: smaller clusters make smaller passes.
+// At least CLUSTER_GROUPS groups with CLUSTER_TOKENS equal first tokens share this beginning, too (a
+// cluster). Smaller clusters would make smaller passes.
 constexpr size_t CLUSTER_TOKENS = 32, CLUSTER_GROUPS = 8;
 constexpr size_t MOST_SEQUENCES = 1024;    // in the cache
 
@@ -38,9 +38,8 @@ class Scorer {
     Result<std::vector<Likelihood>> run();
 
   private:
-    size_t inputs(size_t request) const {
-        return requests[request].tokens.size() - 1;
-    }    // the last token is only a target
+    // Number of a request's tokens that run: the last one is only a target.
+    size_t inputs(size_t request) const { return requests[request].tokens.size() - 1; }
     size_t common(size_t a, size_t b, size_t most) const;
     bool can_share() const { return model.c.linear == LinearAttention::none && model.c.mask_kind == MaskKind::causal; }
     size_t unscored(const Group& group) const;
@@ -202,8 +201,8 @@ void Scorer::pass(const std::vector<Section>& sections) {
     }
 }
 
-// Runs sections of different sequences in as few passes as the activations allow: the longest first,
-// so that little is padded.
+// Runs sections of different sequences in as few passes as the activations allow. The longest come
+// first, so that little is padded.
 void Scorer::run_together(std::vector<Section> sections) {
     std::stable_sort(sections.begin(), sections.end(),
                      [](const Section& a, const Section& b) { return a.to - a.from > b.to - b.from; });

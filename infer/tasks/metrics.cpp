@@ -59,8 +59,8 @@ namespace {
 constexpr const char *DIGITS = "0123456789", *INVALID = "[invalid]";
 
 std::string stripped(const std::string& text) { return jinja::strip(text, {}, true, true); }
-// lm-evaluation-harness removes commas and dollar signs, all up to the last "#### ", and a full stop
-// at the end, of both texts.
+// lm-evaluation-harness removes from both texts commas, dollar signs, everything up to the last
+// "#### ", and a full stop at the end.
 std::string normalized(std::string text) {
     std::erase_if(text, [](char c) { return c == ',' || c == '$'; });
     if (const size_t mark = text.rfind("#### "); mark != text.npos) text.erase(0, mark + 5);

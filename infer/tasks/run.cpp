@@ -6,7 +6,6 @@
 
 #include "infer/decode/generate.h"
 #include "infer/jinja/value.h"
-#include "rolling.h"
 
 namespace {
 Status at(const Item& item, const Task& task, const Status& s) {

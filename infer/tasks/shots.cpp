@@ -1,4 +1,4 @@
-// shots.cpp - examples before an item's prompt (items.h), drawn as lm-evaluation-harness draws them.
+// shots.cpp - task_prefixes of items.h: examples, drawn as lm-evaluation-harness draws them.
 //
 // Its sampler begins with seed 1234 for each task and draws for one item after another. If the
 // examples come from the items themselves, it draws one more than it needs and leaves the item out.

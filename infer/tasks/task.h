@@ -22,12 +22,12 @@ struct Field {
 // The fields of one published form of a task's files.
 struct TaskLayout {
     std::vector<Field> fields;
-    std::vector<const char*> columns = {};    // of CSV files without a header, in order; empty: no CSV
+    std::vector<const char*> columns = {};    // CSV without a header; empty: no CSV
 };
 
 // choices: the answers are continuations of one prompt. contexts: one answer continues several
-// prompts. completion: one answer continues one prompt. generation: the model writes an answer. rolling: the
-// answer is a text of any length, without a prompt (rolling.h).
+// prompts. completion: one answer continues one prompt. generation: the model writes an answer.
+// rolling: the answer is a text of any length, without a prompt (rolling_windows).
 enum class TaskKind { choices, contexts, completion, generation, rolling };
 // How an item counts. acc: the likeliest answer is right; acc_norm: the likeliest by character is.
 // mass: the right answers' part of the probability. match: the number in a generated text is right.
@@ -40,8 +40,8 @@ struct Task {
     const char* prompt;     // template of a text; contexts: of a JSON list of texts
     const char* answers;    // choices: template of a JSON list of texts; other kinds: of the answer
     std::vector<Metric> metrics;
-    // The number of the right answer comes from field "gold": the text's index in field "labels", if
-    // the layout has this one, or in `labels`; or its number, counted from first_label.
+    // Field "gold" tells the right answer: as a text of field "labels" or of `labels`, or as a number,
+    // counted from first_label.
     std::vector<const char*> labels = {};
     int first_label = 0;
     std::string (*clean)(const std::string& text) = nullptr;    // applied to prompt and answers
