@@ -132,6 +132,21 @@ TEST_CASE("eval tasks: results have the same bits for any number of items at a t
     }
 }
 
+TEST_CASE("eval tasks: a beginning that many groups share leaves each request's score as it is alone") {
+    Loaded l("gpt2", 100);
+    for (int from : {30, 36, 40, 44}) {    // the continuation begins inside of the shared 40 tokens, or behind
+        std::vector<LikelihoodRequest> requests;
+        for (int i = 0; i < 24; i++) {
+            LikelihoodRequest r = {{}, from, i / 2};
+            for (int k = 0; k < 46 + i % 5; k++)
+                r.tokens.push_back(int(philox(4, k < 40 ? 0 : 1 + uint64_t(i), uint64_t(k)).v[0] % 512));
+            requests.push_back(r);
+        }
+        const std::vector<Likelihood> together = scored(l, requests);
+        for (size_t i = 0; i < requests.size(); i++) CHECK(together[i].logprob == scored(l, {requests[i]})[0].logprob);
+    }
+}
+
 namespace {
 std::vector<Item> items(const char* task, const std::string& path) {
     Result<std::vector<Item>> found = read_items(task_of(task), path);

@@ -15,8 +15,8 @@ struct Record {
     std::string subject = {};    // from the name of an MMLU file, such as virology_test.csv
 };
 // Reads JSON lines, a JSON array of objects, or, if `columns` is not empty, CSV without a header.
-// Equal columns become a list. A .txt file is one object, {"text": ...}. "-" is standard input; a file may be
-// compressed. Exit 3: names file and line; 4: reading fails.
+// Equal columns become a list. A .txt file is one object, {"text": ...}. "-" is standard input. A
+// file may be compressed. Exit 3: names file and line; 4: reading fails.
 Result<std::vector<Record>> read_records(const std::string& path, const std::vector<const char*>& columns);
 // Parses such a file's text. `name`: for messages.
 Result<std::vector<Record>> parse_records(const std::string& text, const std::string& name,

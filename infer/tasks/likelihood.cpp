@@ -7,8 +7,8 @@
 #include "infer/decode/cached_sequences.h"
 
 namespace {
-// At least CLUSTER_GROUPS groups with CLUSTER_TOKENS equal first tokens share this beginning, too (a
-// cluster). Smaller clusters would make smaller passes.
+// At least CLUSTER_GROUPS groups with CLUSTER_TOKENS equal first tokens are a cluster, which shares
+// these. Smaller clusters would make smaller passes.
 constexpr size_t CLUSTER_TOKENS = 32, CLUSTER_GROUPS = 8;
 constexpr size_t MOST_SEQUENCES = 1024;    // in the cache
 

@@ -40,7 +40,7 @@ struct Task {
     const char* prompt;     // template of a text; contexts: of a JSON list of texts
     const char* answers;    // choices: template of a JSON list of texts; other kinds: of the answer
     std::vector<Metric> metrics;
-    // Field "gold" tells the right answer: as a text of field "labels" or of `labels`, or as a number,
+    // Field "gold" has the right answer: a text of field "labels" or of `labels`, or a number,
     // counted from first_label.
     std::vector<const char*> labels = {};
     int first_label = 0;
