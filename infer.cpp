@@ -464,7 +464,9 @@ Command chat_command() {
 static const char* const NEEDLE = "--needle: it measures no loss";
 Command eval_command() {
     auto o = std::make_shared<EvalOptions>();
-    Command c{"eval", "Measure a model's loss, perplexity and bits per byte over token shards or texts.",
+    Command c{"eval",
+              "Measure a model: loss, perplexity and bits per byte over token shards or texts, or published "
+              "evaluations.",
               "flatgpt eval runs/a --data 'tokens/austen_val_*.bin' --json"};
     c.flags = flag_groups({
         {"Common",
@@ -475,7 +477,7 @@ Command eval_command() {
            .to = &o->data,
            .help = "shards: a path, a glob pattern, or several separated by commas",
            .excludes = {"--text"},
-           .required_unless = {"--text", "--needle"}},
+           .required_unless = {"--text", "--needle", "--task"}},
           {"--text", &o->text,
            "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
            "itself, with --json also reported"},
@@ -516,6 +518,44 @@ Command eval_command() {
            .choices = {"text", "token"},
            .needs = {"--text"}}}},
         line_flags("Lines of texts", "--text", "text", o->field, o->format, o->longest_line),
+        {"Evaluations",
+         {{.name = "--task",
+           .to = &o->tasks.tasks,
+           .help = "instead: evaluations, each with its --file: " + join(task_names(), ", "),
+           .needs = {"--file"},
+           .excludes = {"--data", "--text", NEEDLE}},
+          {.name = "--file",
+           .to = &o->tasks.files,
+           .help = "the tasks' files as published, in their order: JSON lines, a JSON array or MMLU's CSV; a path, "
+                   "a pattern or -; core: the bundle's directory",
+           .needs = {"--task"}},
+          {.name = "--shots",
+           .to = &o->tasks.shots,
+           .help = "examples before each item, drawn as lm-evaluation-harness does; -1: the task's usual number",
+           .min = -1,
+           .max = 1000,
+           .needs = {"--task"}},
+          {.name = "--limit",
+           .to = &o->tasks.limit,
+           .help = "only the first items of each task; 0: all",
+           .min = 0,
+           .max = 1e15,
+           .needs = {"--task"}},
+          {.name = "--samples",
+           .to = &o->tasks.samples,
+           .help = "a file for each item's prompt, answers, log-likelihoods and decisions, as JSON lines",
+           .needs = {"--task"}}},
+         {{.name = "--shots-file",
+           .to = &o->tasks.shots_file,
+           .help = "a file to draw examples from, such as the training set; none: the task's own",
+           .needs = {"--task"}},
+          {.name = "--stride",
+           .to = &o->tasks.stride,
+           .help = "wikitext and perplexity: tokens that each window of the context's length scores, after the others "
+                   "in it; 0: all, as lm-evaluation-harness does",
+           .min = 0,
+           .max = 1 << 20,
+           .needs = {"--task"}}}},
         {"By position, and needles",
          {{.name = "--by-position",
            .to = &o->by_position,
@@ -567,6 +607,7 @@ Command eval_command() {
                          "as the run was trained, else bf16 on a GPU and as the file has them on a CPU"),
          {trace_flag(o->model_options.trace, "of every pass: --eval-tokens limits them")}},
     });
+    c.given = &o->given;
     c.run = [o] { return eval(*o); };
     return c;
 }

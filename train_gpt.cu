@@ -391,6 +391,7 @@ Status Trainer::validate_and_sample() {
     Status done;
     const bool validated = validates() && (due(o.eval_every) || last);
     if (validated) done = validate();
+    if (done.ok() && (due(o.eval_every) || last)) done = run_evaluations();
     const bool sampled = o.sample_every ? due(o.sample_every) : samples() && (validated || last);
     if (done.ok() && sampled && tokenizer.vocab_size() && ranks.first()) done = sample_text();
     if (!done.ok()) {

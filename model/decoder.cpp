@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/pool.h"
+
 namespace {
 void blocks(Model& g, KvCache* cache, bool last_whole) {
     // Smear reads the embedding of the token before. A call's first token finds it in history.
@@ -84,6 +86,38 @@ template <class X> void to_front(const Table& op, X* x, int width, const std::ve
         if (rows[size_t(i)] != i)
             op.copy(op.at(x, int64_t(i) * width), op.at(x, int64_t(rows[size_t(i)]) * width), op.bytes(x, width));
 }
+// Runs the rest of the pass on these rows, which ascend. Their normed outputs become the first rows
+// of lnf.
+void finish_rows(Model& g, const PendingHead& pending, const std::vector<int>& rows) {
+    const Table& op = g.op;
+    const int C = g.c.C;
+    g.pass = {};
+    g.pass.B = 1;
+    g.pass.S = int(rows.size());
+    g.pass.precision = pending.pass.precision;
+    if (!pending.last_block) return to_front(op, g.lnf, C, rows);
+    const Activations& t = g.a.back();
+    to_front(op, t.atty, g.c.attention_width(), rows);
+    to_front(op, t.x, C, rows);
+    if (g.c.backout) to_front(op, g.x_middle, C, rows);
+    if (g.c.parallel == Parallel::one) to_front(op, t.ln2, C, rows);
+    g.block_forward(g.c.L - 1, g.x_last, nullptr, Gpt::BlockPart::after_attention);
+    g.final_norm();
+}
+
+float shaped(const Logits& z, float x) { return z.cap != 0 ? z.cap * std::tanh(z.scale * x / z.cap) : z.scale * x; }
+
+// The first of the largest numbers. Sixteen running maxima let the compiler use vectors.
+int first_largest(const float* x, int n) {
+    constexpr int W = 16;
+    float most[W];
+    std::fill_n(most, W, -INFINITY);
+    int i = 0;
+    for (; i + W <= n; i += W)
+        for (int k = 0; k < W; k++) most[k] = x[i + k] > most[k] ? x[i + k] : most[k];
+    for (; i < n; i++) most[0] = std::max(most[0], x[i]);
+    return int(std::find(x, x + n, *std::max_element(most, most + W)) - x);
+}
 }    // namespace
 
 Status allocate_cache(Model& g, KvCache& cache, int sequences, int positions, const CacheOptions& kind) {
@@ -124,21 +158,7 @@ void compute_logits(Model& g, const PendingHead& pending, float* out, const std:
     std::vector<int> rows = asked;
     for (int b = 0; b < pending.pass.B && asked.empty(); b++) rows.push_back(b * S + pending.lengths[size_t(b)] - 1);
     const int N = int(rows.size());
-    g.pass = {};
-    g.pass.B = 1;
-    g.pass.S = N;
-    g.pass.precision = pending.pass.precision;
-    if (pending.last_block) {
-        const Activations& t = g.a.back();
-        to_front(op, t.atty, g.c.attention_width(), rows);
-        to_front(op, t.x, C, rows);
-        if (g.c.backout) to_front(op, g.x_middle, C, rows);
-        if (g.c.parallel == Parallel::one) to_front(op, t.ln2, C, rows);
-        g.block_forward(g.c.L - 1, g.x_last, nullptr, Gpt::BlockPart::after_attention);
-        g.final_norm();
-    } else {
-        to_front(op, g.lnf, C, rows);
-    }
+    finish_rows(g, pending, rows);
     char* const host = g.host_logits.at_least(op.bytes(g.head, int64_t(std::min(g.head_rows, N)) * Vp));
     const Logits z = g.c.logits_of();
     for (int n = 0; n < N; n += g.head_rows) {
@@ -147,8 +167,49 @@ void compute_logits(Model& g, const PendingHead& pending, float* out, const std:
         op.download(host, g.head, op.bytes(g.head, int64_t(chunk) * Vp));
         for (int i = 0; i < chunk; i++, out += V) {
             to_floats(out, host + op.bytes(g.head, int64_t(i) * Vp), op.activation, V);
-            for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++)
-                out[v] = z.cap != 0 ? z.cap * std::tanh(z.scale * out[v] / z.cap) : z.scale * out[v];
+            for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++) out[v] = shaped(z, out[v]);
         }
+    }
+}
+
+void score_tokens(Model& g, const PendingHead& pending, const std::vector<RowTarget>& wanted, bool ranked,
+                  TokenScore* out) {
+    const Table& op = g.op;
+    const int C = g.c.C, V = g.c.V, Vp = g.c.Vp();
+    std::vector<int> rows, firsts;
+    std::vector<size_t> begins;    // index in `wanted` of each row's first token; at the end, its size
+    for (size_t i = 0; i < wanted.size(); i++)
+        if (rows.empty() || rows.back() != wanted[i].row) {
+            rows.push_back(wanted[i].row);
+            firsts.push_back(wanted[i].token);
+            begins.push_back(i);
+        }
+    begins.push_back(wanted.size());
+    finish_rows(g, pending, rows);
+    const Logits z = g.c.logits_of();
+    const int64_t row_bytes = op.bytes(g.head, Vp);
+    std::vector<float> losses(size_t(g.head_rows));
+    for (int n = 0; n < int(rows.size()); n += g.head_rows) {
+        const int chunk = std::min(g.head_rows, int(rows.size()) - n);
+        g.head_forward(g.head, op.at(g.lnf, int64_t(n) * C), chunk);
+        op.upload(g.batch.target(), &firsts[size_t(n)], int64_t(sizeof(int)) * chunk);
+        op.cross_entropy(g.losses, nullptr, g.head, g.batch.target(), nullptr, 1, {}, z, chunk, V, Vp);
+        op.download(losses.data(), g.losses, int64_t(sizeof(float)) * chunk);
+        char* const host = g.host_logits.at_least(row_bytes * chunk);
+        auto several = [&](int i) { return begins[size_t(n + i) + 1] - begins[size_t(n + i)] > 1; };
+        if (ranked) op.download(host, g.head, row_bytes * chunk);
+        for (int i = 0; i < chunk && !ranked; i++)
+            if (several(i)) op.download(host + row_bytes * i, op.at(g.head, int64_t(i) * Vp), row_bytes);
+        each_chunk(chunk, [&](int64_t i, int) {
+            const size_t first = begins[size_t(n + i)];
+            out[first] = {-losses[size_t(i)]};
+            if (!ranked && !several(int(i))) return;
+            std::vector<float> x(static_cast<size_t>(V));
+            to_floats(x.data(), host + row_bytes * i, op.activation, V);
+            const int best = ranked ? first_largest(x.data(), V) : -1;
+            const float base = shaped(z, x[size_t(wanted[first].token)]);
+            for (size_t k = first; k < begins[size_t(n + i) + 1]; k++)
+                out[k] = {shaped(z, x[size_t(wanted[k].token)]) - base - losses[size_t(i)], wanted[k].token == best};
+        });
     }
 }

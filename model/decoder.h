@@ -30,3 +30,17 @@ PendingHead whole_batch(const Model& model);
 // once per pass.
 void compute_logits(Model& model, const PendingHead& head, float* out,
                     const std::vector<int>& rows = {});    // (rows,V), host
+
+// A token whose log-probability is wanted, as the next one after row `row` of (B,S).
+struct RowTarget {
+    int row, token;
+};
+struct TokenScore {
+    float logprob = 0;
+    bool likeliest = false;    // no other token is more probable
+};
+// Scores tokens, like compute_logits once per pass. `wanted` ascends by row; a row may have several
+// tokens, for which its logits are computed once. Only if `ranked` is TokenScore::likeliest filled
+// in: a GPU then sends all logits to the host.
+void score_tokens(Model& model, const PendingHead& head, const std::vector<RowTarget>& wanted, bool ranked,
+                  TokenScore* out);

@@ -431,7 +431,9 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .help = "steps between validations; 0: only at the end",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val, --chat-val, --prefer-val or --prompts-val"}},
+              .needs = {"--val, --chat-val, --prefer-val, --prompts-val or --eval-tasks"}},
+             {"--eval-tasks", &o.eval_tasks,
+              "evaluations at each validation, as in eval --task: 'hellaswag=FILE,arc_easy=FILE'"},
              {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
          },
          {
@@ -442,6 +444,12 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .min = 0,
               .max = 1e12,
               .needs = {"--val, --chat-val, --prefer-val or --prompts-val"}},
+             {.name = "--eval-limit",
+              .to = &o.eval_limit,
+              .help = "only the first items of each of --eval-tasks; 0: all",
+              .min = 0,
+              .max = 1e12,
+              .needs = {"--eval-tasks"}},
              {.name = "--patience",
               .to = &o.patience,
               .help = "stop after this many validations without a lower loss; 0: "

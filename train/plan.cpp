@@ -177,6 +177,7 @@ Status Trainer::set_up() {
     agree_on_batch();
     TRY(check_fp8(device, config, plan.B, o.seq_len));
     TRY(agreed(open_data()));
+    TRY(agreed(open_evaluations()));
     TRY(agreed(plan_steps()));
     if (o.preview) return (this->*task->preview)();
     if (has_data() && !samples_answers()) warn_of_repetition();

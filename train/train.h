@@ -38,6 +38,8 @@ struct TrainOptions {
     int64_t total_batch = 0, batch_warmup = 0, steps = 0, decay_steps = 0, eval_every = 0, eval_tokens = 1000000,
             patience = 0, sample_every = 0, save_every = 0, seed = 1;
     std::string decay_from;
+    std::string eval_tasks;
+    int64_t eval_limit = 0;
     double warmup = -1, decay_part = 0.2;
     double save_minutes = 15;
     std::string async_save = "auto";
@@ -138,6 +140,7 @@ struct Trainer {
         int64_t terms;                                            // StepLoss::begin, on all ranks
         int64_t first_targets;                                    // targets of this rank's first batch
     } sizes[2] = {};                                              // steps on the device: two at most
+    std::shared_ptr<struct Evaluations> evaluations;              // null: no --eval-tasks
     Json extra_metrics = Json::object();                          // more metrics of this step
     std::string val_text;                                         // last validation loss
     std::pair<int64_t, double> previous_best = {-1, INFINITY};    // best step and loss before the last validation
@@ -234,6 +237,10 @@ struct Trainer {
     Status choose_reward();
     Result<std::shared_ptr<LineSource>> read_prompts(const std::string& pattern, const std::string& flag);
     Status preview_prompts() const;
+
+    // Functions of train/evaluations.cpp: --eval-tasks.
+    Status open_evaluations();    // reads the files
+    Status run_evaluations();     // after a validation; the ranks split the items
 
     // Function of train/dry_run.cpp.
     Status dry_run();

@@ -136,10 +136,30 @@ Status eval_needle(const EvalOptions& o) {
     for (const NeedleCell& cell : cells) all += cell.logprob;
     return check_loss(m, all);
 }
+Status eval_tasks(const EvalOptions& o) {
+    TaskFlags flags = o.tasks;
+    flags.json = o.json;
+    flags.batch = was_given(o.given, "--batch") ? o.batch : 0;
+    TRY(check_tasks(flags));
+    LoadedModel m;
+    auto context = [&](const Config& c) {
+        const int longest = longest_context(o.model_options, c);
+        return o.seq_len ? std::min(longest, o.seq_len) : longest;
+    };
+    TRY(load_model(m, o.model_options, o.device, false,
+                   [&](const Config& c, bool gpu) { return task_capacity(c, gpu, context(c)); }));
+    TRY(check_length(o.model_options, m.model->c, o.seq_len));
+    flags.context = context(m.model->c);
+    const double start = now_seconds();
+    TRY(eval_tasks(m, flags));
+    fprintf(stderr, "%s (%s)\n", human_time(now_seconds() - start).c_str(), m.device.c_str());
+    return {};
+}
 }    // namespace
 
 Status eval(const EvalOptions& o) {
     TRY(check_files(o));
+    if (!o.tasks.tasks.empty()) return eval_tasks(o);
     if (o.needle) return eval_needle(o);
     LoadedModel m;
     TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {

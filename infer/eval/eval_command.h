@@ -1,8 +1,9 @@
-// eval_command.h - `flatgpt eval`: loss over shards or texts, by position; needle test.
+// eval_command.h - `flatgpt eval`: loss over shards or texts, by position; needle test; tasks.
 #pragma once
 #include "needle.h"
 #include "data/objective.h"
 #include "infer/load.h"
+#include "infer/tasks/eval_tasks.h"
 
 struct EvalOptions {
     ModelOptions model_options;
@@ -12,6 +13,8 @@ struct EvalOptions {
     double mask_fraction = Objective{}.fraction;
     bool raw_u16 = false, documents = false, json = false, by_position = false, needle = false;
     NeedleOptions needles;
+    TaskFlags tasks;
     DeviceOptions device;
+    std::vector<std::string> given = {};    // names of the options that were set
 };
 Status eval(const EvalOptions& o);

@@ -1,0 +1,278 @@
+// core.cpp - see core.h.
+#include "core.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "infer/jinja/value.h"
+#include "python_random.h"
+
+namespace {
+typedef nlohmann::ordered_json Object;
+
+// ---- core.yaml ----------------------------------------------------------------------------------
+
+std::string trimmed(const std::string& text) { return jinja::strip(text, {}, true, true); }
+// A plain or quoted scalar, without a comment behind it. Double quotes have escapes.
+Result<std::string> scalar(const std::string& raw, const std::string& where) {
+    const std::string text = trimmed(raw);
+    if (text.empty() || (text[0] != '"' && text[0] != '\'')) return trimmed(text.substr(0, text.find(" #")));
+    std::string value;
+    for (size_t i = 1; i < text.size(); i++) {
+        if (text[i] == text[0]) return value;
+        if (text[i] != '\\' || text[0] == '\'') {
+            value += text[i];
+            continue;
+        }
+        const char escape = ++i < text.size() ? text[i] : '"';
+        value += escape == 'n' ? '\n' : escape == 't' ? '\t' : escape;
+    }
+    return fail(Exit::input, "%s: expected a closing %c, found %s", where.c_str(), text[0], text.substr(0, 80).c_str());
+}
+Status set_key(CoreTask& task, const std::string& key, const std::string& value, const std::string& where) {
+    if (key == "label") task.label = value;
+    else if (key == "dataset_uri") task.uri = value;
+    else if (key == "continuation_delimiter") task.delimiter = value;
+    else if (key == "num_fewshot") {
+        const std::string digits = value.starts_with('[') ? trimmed(value.substr(1, value.find_first_of(",]") - 1))
+                                                          : value;
+        if (digits.empty() || digits.size() > 4 || digits.find_first_not_of("0123456789") != digits.npos)
+            return fail(Exit::input, "%s: expected num_fewshot: [NUMBER], found %s", where.c_str(), value.c_str());
+        task.shots = atoi(digits.c_str());
+    } else if (key == "icl_task_type") {
+        const std::vector<std::string> kinds = {"multiple_choice", "schema", "language_modeling"};
+        const auto found = std::find(kinds.begin(), kinds.end(), value);
+        if (found == kinds.end())
+            return fail(Exit::input,
+                        "%s: expected icl_task_type multiple_choice, schema or language_modeling, found %s",
+                        where.c_str(), value.c_str());
+        task.kind = CoreTask::Kind(found - kinds.begin());
+    }
+    return {};
+}
+}    // namespace
+
+Result<std::vector<CoreTask>> parse_core_yaml(const std::string& text, const std::string& name) {
+    std::vector<CoreTask> found;
+    bool in_tasks = false, list = false;    // list: num_fewshot's value is on the next line
+    int number = 0;
+    for (size_t at = 0, end; at < text.size(); at = end + 1) {
+        end = std::min(text.find('\n', at), text.size());
+        const std::string where = name + " line " + std::to_string(++number);
+        std::string line = text.substr(at, end - at);
+        const size_t indent = line.find_first_not_of(" \t\r");
+        if (indent == line.npos || line[indent] == '#') continue;
+        if (indent == 0 && line[0] != '-') in_tasks = line.starts_with("icl_tasks:");
+        if (!in_tasks || line.starts_with("icl_tasks:")) continue;
+        line = trimmed(line);
+        if (list && line.starts_with("- ")) {
+            TRY(set_key(found.back(), "num_fewshot", TRY(scalar(line.substr(2), where)), where));
+            list = false;
+            continue;
+        }
+        if (line[0] == '-') {
+            found.push_back({.line = number});
+            line = trimmed(line.substr(1));
+            if (line.empty()) continue;
+        }
+        const size_t colon = line.find(':');
+        if (colon == line.npos || found.empty())
+            return fail(Exit::input, "%s: expected \"key: value\" of a task, found %s", where.c_str(),
+                        line.substr(0, 80).c_str());
+        const std::string key = trimmed(line.substr(0, colon)), value = TRY(scalar(line.substr(colon + 1), where));
+        list = key == "num_fewshot" && value.empty();
+        if (!list) TRY(set_key(found.back(), key, value, where));
+    }
+    for (const CoreTask& task : found)
+        if (task.label.empty() || task.uri.empty())
+            return fail(Exit::input,
+                        "%s line %d: expected a task with label and dataset_uri, found none of them or one",
+                        name.c_str(), task.line);
+    if (found.empty()) return fail(Exit::input, "%s: expected tasks in a list icl_tasks, found none", name.c_str());
+    return found;
+}
+
+Status parse_baselines(const std::string& csv, const std::string& name, std::vector<CoreTask>* tasks) {
+    const std::vector<std::vector<std::string>> rows = TRY(parse_csv_rows(csv, name));
+    auto column = [&](const char* title) {
+        return rows.empty() ? 0 : size_t(std::find(rows[0].begin(), rows[0].end(), title) - rows[0].begin());
+    };
+    const size_t label = column("Eval Task"), random = column("Random baseline");
+    if (rows.empty() || label == rows[0].size() || random == rows[0].size())
+        return fail(Exit::input, "%s line 1: expected columns \"Eval Task\" and \"Random baseline\"", name.c_str());
+    for (CoreTask& task : *tasks) {
+        const auto row = std::find_if(rows.begin(), rows.end(), [&](const std::vector<std::string>& r) {
+            return r.size() > std::max(label, random) && r[label] == task.label;
+        });
+        if (row == rows.end())
+            return fail(Exit::input, "%s: expected a row of task %s, found none", name.c_str(), task.label.c_str());
+        const std::string& text = (*row)[random];
+        char* rest = nullptr;
+        task.random = strtod(text.c_str(), &rest);
+        if (text.empty() || *rest || !(task.random >= 0 && task.random < 100))
+            return fail(Exit::input, "%s: task %s: expected a random baseline from 0 to 100 percent, found %s",
+                        name.c_str(), task.label.c_str(), text.c_str());
+    }
+    return {};
+}
+
+// ---- items --------------------------------------------------------------------------------------
+
+namespace {
+typedef CoreTask::Kind Kind;
+struct CoreItem {
+    std::vector<std::string> before, after;    // contexts, continuations: one list has one text
+    size_t gold = 0;
+    std::string text(size_t i, const std::string& delimiter) const {
+        return before[before.size() > 1 ? i : 0] + delimiter + after[after.size() > 1 ? i : 0];
+    }
+};
+Result<std::vector<std::string>> texts_of(const Record& r, const char* key, bool list) {
+    const auto found = r.json->find(key);
+    auto is_text = [](const Object& x) { return x.is_string(); };
+    const bool fits = found != r.json->end() && (list ? found->is_array() && found->size() > 1 &&
+                                                            std::all_of(found->begin(), found->end(), is_text)
+                                                      : found->is_string());
+    if (!fits)
+        return fail(Exit::input, "%s: core: expected field \"%s\", %s", r.where.c_str(), key,
+                    list ? "a list of at least two texts" : "a text");
+    std::vector<std::string> texts;
+    if (!list) return std::vector<std::string>{found->get<std::string>()};
+    for (const Object& text : *found) texts.push_back(text.get<std::string>());
+    return texts;
+}
+Result<CoreItem> core_item(Kind kind, const Record& r) {
+    CoreItem item;
+    if (kind == Kind::multiple_choice) {
+        item.before = TRY(texts_of(r, "query", false));
+        item.after = TRY(texts_of(r, "choices", true));
+    } else {
+        item.before = TRY(texts_of(r, kind == Kind::schema ? "context_options" : "context", kind == Kind::schema));
+        item.after = TRY(texts_of(r, "continuation", false));
+    }
+    if (kind == Kind::language_modeling) {
+        item.before[0] = trimmed(item.before[0]);
+        return item;
+    }
+    const size_t n = std::max(item.before.size(), item.after.size());
+    const auto gold = r.json->find("gold");
+    if (gold == r.json->end() || !gold->is_number_integer() || gold->get<int64_t>() < 0 ||
+        gold->get<int64_t>() >= int64_t(n))
+        return fail(Exit::input, "%s: core: expected field \"gold\", a number from 0 to %zu", r.where.c_str(), n - 1);
+    item.gold = gold->get<size_t>();
+    return item;
+}
+// Number of equal tokens at the beginning of all, or at the end.
+size_t common_of(const std::vector<LikelihoodRequest>& all, bool at_end) {
+    const std::vector<int>& first = all[0].tokens;
+    size_t most = first.size();
+    for (const LikelihoodRequest& r : all) {
+        most = std::min(most, r.tokens.size());
+        size_t n = 0;
+        auto token = [&](const std::vector<int>& t) { return at_end ? t[t.size() - 1 - n] : t[n]; };
+        while (n < most && token(first) == token(r.tokens)) n++;
+        most = n;
+    }
+    return most;
+}
+}    // namespace
+
+Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const std::vector<Record>& records,
+                                                     size_t index, const Tokenizer& tokenizer, int context) {
+    std::string examples;
+    if (task.shots >= int(records.size()))
+        return fail(Exit::input, "%s: core: %s has %d examples before each item, found %zu items",
+                    records[index].where.c_str(), task.label.c_str(), task.shots, records.size());
+    // The drawn numbers count the other items.
+    for (int other : PythonRandom(uint32_t(1234 + index)).sample(int(records.size()) - 1, task.shots)) {
+        const CoreItem shot = TRY(core_item(task.kind, records[size_t(other) + (size_t(other) >= index)]));
+        examples += shot.text(shot.gold, task.delimiter) + "\n\n";
+    }
+    const CoreItem item = TRY(core_item(task.kind, records[index]));
+    std::vector<LikelihoodRequest> all;
+    auto add = [&](const std::string& text) {
+        LikelihoodRequest r{.tokens = {prefix_token(tokenizer)}, .group = int64_t(index)};
+        for (int id : tokenizer.encode(text)) r.tokens.push_back(id);
+        all.push_back(std::move(r));
+    };
+    for (size_t i = 0; i < std::max(item.before.size(), item.after.size()); i++)
+        add(examples + item.text(i, task.delimiter));
+    if (task.kind == Kind::language_modeling) {
+        add(trimmed(examples + item.before[0] + task.delimiter));
+        all[0].from = int(common_of(all, false));
+        all.pop_back();
+    } else {
+        const size_t common = common_of(all, task.kind == Kind::schema);
+        for (LikelihoodRequest& r : all) r.from = int(task.kind == Kind::schema ? r.tokens.size() - common : common);
+    }
+    for (LikelihoodRequest& r : all) {
+        const int over = std::max(0, int(r.tokens.size()) - context);
+        r.tokens.erase(r.tokens.begin(), r.tokens.begin() + over);
+        r.from = std::max(1, r.from - over);
+        if (r.from < int(r.tokens.size())) continue;
+        return fail(Exit::input, "%s: core: %s: a choice has no tokens of its own", records[index].where.c_str(),
+                    task.label.c_str());
+    }
+    return all;
+}
+
+Result<std::vector<CoreTask>> read_core(const std::string& directory) {
+    const std::string dir = without_slashes(directory), yaml = dir + "/core.yaml", meta = dir + "/eval_meta_data.csv";
+    std::vector<CoreTask> list = TRY(parse_core_yaml(TRY(read_file(yaml, 1 << 20)), yaml));
+    TRY(parse_baselines(TRY(read_file(meta, 1 << 20)), meta, &list));
+    for (const CoreTask& task : list) TRY(File::open(dir + "/eval_data/" + task.uri).status);
+    return list;
+}
+
+namespace {
+Result<RunResult> run_core_task(Model& model, const Tokenizer& tokenizer, const CoreTask& task,
+                                std::vector<Record> records, const TaskOptions& o, const RunOptions& run) {
+    PythonRandom(1337).shuffle(records);
+    if (o.limit > 0 && o.limit < int64_t(records.size())) records.resize(size_t(o.limit));
+    std::vector<LikelihoodRequest> requests;
+    std::vector<size_t> firsts = {0};
+    for (size_t i = 0; i < records.size(); i++) {
+        for (LikelihoodRequest& r : TRY(core_requests(task, records, i, tokenizer, o.context)))
+            requests.push_back(std::move(r));
+        firsts.push_back(requests.size());
+    }
+    const bool greedy = task.kind == Kind::language_modeling;
+    const std::vector<Likelihood> found = TRY(likelihoods(model, requests, {run.groups, greedy, run.progress}));
+    RunResult r;
+    std::vector<double> right;
+    for (size_t i = 0; i < records.size(); i++) {
+        std::vector<double> means;
+        for (size_t k = firsts[i]; k < firsts[i + 1]; k++)
+            means.push_back(found[k].logprob / double(requests[k].tokens.size() - size_t(requests[k].from)));
+        const size_t best = size_t(std::max_element(means.begin(), means.end()) - means.begin());
+        right.push_back(greedy ? found[firsts[i]].greedy : best == TRY(core_item(task.kind, records[i])).gold);
+        if (run.each)
+            r.samples.push_back(Json::object("task", "core/" + task.label, "item", int64_t(i), "where",
+                                             records[i].where, "logprobs_by_token", Json::list(means), "acc",
+                                             right.back()));
+    }
+    const MetricResult acc = mean_metric("acc", right);
+    const double scale = 1 / (1 - 0.01 * task.random);
+    r.result = {"core/" + task.label,
+                int64_t(records.size()),
+                task.shots,
+                {acc, {"centred", centred(acc.value, task.random), acc.stderr_of_mean * scale}}};
+    return r;
+}
+}    // namespace
+
+Result<std::vector<RunResult>> run_core(Model& model, const Tokenizer& tokenizer, const TaskOptions& o,
+                                        const RunOptions& run) {
+    if (o.shots >= 0) return fail(Exit::usage, "--shots: core.yaml has each task's number of examples");
+    const std::vector<CoreTask> list = TRY(read_core(o.file));
+    std::vector<RunResult> results;
+    double sum = 0;
+    for (const CoreTask& task : list) {
+        const std::string path = without_slashes(o.file) + "/eval_data/" + task.uri;
+        results.push_back(TRY(run_core_task(model, tokenizer, task, TRY(read_records(path, {})), o, run)));
+        sum += results.back().result.metrics[1].value;
+    }
+    results.push_back({{CORE_NAME, int64_t(list.size()), 0, {{"core", sum / double(list.size()), NAN}}}, {}});
+    return results;
+}

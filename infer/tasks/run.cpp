@@ -1,0 +1,224 @@
+// run.cpp - see run.h.
+#include "run.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "infer/decode/generate.h"
+#include "infer/jinja/value.h"
+
+namespace {
+Status at(const Item& item, const Task& task, const Status& s) {
+    return {s.code, item.record.where + ": " + task.name + ": " + s.message};
+}
+
+// The item's contexts and continuations, one pair for each answer or context.
+std::vector<std::pair<std::string, std::string>> pairs_of(const Task& task, const Item& item,
+                                                          const std::string& prefix) {
+    std::vector<std::pair<std::string, std::string>> pairs;
+    const std::string delimiter = task.kind == TaskKind::completion ? "" : " ";    // a completion begins with its own
+    for (const std::string& prompt : item.prompts)
+        for (const std::string& answer : item.answers) pairs.push_back({prefix + prompt, delimiter + answer});
+    return pairs;
+}
+
+size_t best_of(const std::vector<double>& scores) {
+    return size_t(std::max_element(scores.begin(), scores.end()) - scores.begin());
+}
+
+// An item's scores and what follows from them.
+struct Scores {
+    std::vector<double> logprobs, by_character;
+    std::vector<bool> greedy;
+    double mass = 0;
+};
+Scores scores_of(const Item& item, const Likelihood* found, size_t n) {
+    Scores s;
+    double all = 0, right = 0;
+    for (size_t i = 0; i < n; i++) {
+        const std::string& answer = item.answers[item.answers.size() > 1 ? i : 0];
+        s.logprobs.push_back(found[i].logprob);
+        s.by_character.push_back(found[i].logprob / double(jinja::length(answer)));
+        s.greedy.push_back(found[i].greedy);
+    }
+    const double most = *std::max_element(s.logprobs.begin(), s.logprobs.end());
+    for (size_t i = 0; i < n; i++) {
+        const double p = std::exp(s.logprobs[i] - most);
+        all += p;
+        if (i < item.truths.size() && item.truths[i]) right += p;
+    }
+    s.mass = right / all;
+    return s;
+}
+double value_of(Metric metric, const Item& item, const Scores& s) {
+    switch (metric) {
+        case Metric::acc_norm: return best_of(s.by_character) == size_t(item.gold);
+        case Metric::mass: return s.mass;
+        case Metric::perplexity: return s.logprobs[0];
+        default: return item.gold < 0 ? s.greedy[0] : best_of(s.logprobs) == size_t(item.gold);
+    }
+}
+Json sample_json(const PreparedTask& t, size_t i) {
+    const Item& item = t.items[i];
+    Json prompts = Json::list();
+    for (const std::string& prompt : item.prompts) prompts.add(t.prefixes[i] + prompt);
+    Json json = Json::object("task", t.task->name, "item", int64_t(i), "where", item.record.where);
+    if (item.prompts.size() == 1) json.set("prompt", t.prefixes[i] + item.prompts[0]);
+    else json.set("prompts", prompts);
+    if (item.answers.size() == 1) json.set("answer", item.answers[0]);
+    else json.set("choices", Json::list(item.answers));
+    return json;
+}
+
+typedef std::vector<std::vector<double>> ItemValues;    // task_metrics' numbers, by item
+
+Status not_finite(const Item& item, double logprob) {
+    return fail(Exit::diverged,
+                "%s: the log-likelihood is %g: the model's numbers have grown beyond what its activations hold; its "
+                "training has diverged, or it was made for another type: try --dtype fp32",
+                item.record.where.c_str(), logprob);
+}
+std::vector<double> values_of(const PreparedTask& t, size_t i, const Likelihood* found, std::vector<Json>* samples) {
+    const Item& item = t.items[i];
+    const size_t n = t.firsts[i + 1] - t.firsts[i];
+    if (t.task->kind == TaskKind::rolling) {
+        double all = 0;
+        for (size_t k = 0; k < n; k++) all += found[k].logprob;
+        const std::string& text = item.published;
+        if (samples)
+            samples->push_back(sample_json(t, i).set("logprob", all, "words", count_words(text), "bytes", text.size()));
+        return {all, double(count_words(text)), double(text.size())};
+    }
+    const Scores s = scores_of(item, found, n);
+    std::vector<double> values;
+    for (Metric metric : t.task->metrics) values.push_back(value_of(metric, item, s));
+    if (!samples) return values;
+    Json greedy = Json::list();
+    for (bool g : s.greedy) greedy.add(g);
+    Json json = sample_json(t, i).set("logprobs", Json::list(s.logprobs), "greedy", greedy);
+    if (item.gold >= 0)
+        json.set("gold", item.gold, "best", best_of(s.logprobs), "best_by_character", best_of(s.by_character));
+    for (size_t m = 0; m < values.size(); m++)
+        if (t.task->metrics[m] != Metric::perplexity) json.set(metric_name(t.task->metrics[m]), values[m]);
+    samples->push_back(json);
+    return values;
+}
+
+// `items`: indices of those to run.
+Result<ItemValues> run_likelihoods(Model& model, const PreparedTask& t, const std::vector<size_t>& items,
+                                   const RunOptions& options, std::vector<Json>* samples) {
+    std::vector<LikelihoodRequest> requests;
+    for (size_t i : items)
+        requests.insert(requests.end(), t.requests.begin() + ptrdiff_t(t.firsts[i]),
+                        t.requests.begin() + ptrdiff_t(t.firsts[i + 1]));
+    const bool ranked = t.task->kind == TaskKind::completion || samples;
+    const std::vector<Likelihood> found = TRY(likelihoods(model, requests, {options.groups, ranked, options.progress}));
+    ItemValues values;
+    const Likelihood* first = found.data();
+    for (size_t i : items) {
+        const size_t n = t.firsts[i + 1] - t.firsts[i];
+        for (size_t k = 0; k < n; k++)
+            if (!std::isfinite(first[k].logprob)) return not_finite(t.items[i], first[k].logprob);
+        values.push_back(values_of(t, i, first, samples));
+        first += n;
+    }
+    return values;
+}
+
+Result<ItemValues> run_generation(Model& model, const Tokenizer& tokenizer, const PreparedTask& t,
+                                  const std::vector<size_t>& items, const RunOptions& options,
+                                  std::vector<Json>* samples) {
+    if (items.empty()) return ItemValues{};
+    GenerationOptions g;
+    for (size_t i : items) g.prompts.push_back(t.prompts[i]);
+    g.tokens = t.task->most_tokens;
+    g.batch = options.groups ? options.groups : 8;
+    g.sampling.temperature = 0;
+    g.stop.assign(t.task->stops.begin(), t.task->stops.end());
+    if (const int id = tokenizer.end_of_text(); id >= 0) g.stop.push_back(std::string(tokenizer.token(id)));
+    g.progress = options.progress;
+    const GenerationResult found = TRY(generate(model, tokenizer, g));
+    ItemValues values;
+    for (size_t k = 0; k < items.size(); k++) {
+        const std::string &text = found.texts[k], &solution = t.items[items[k]].answers[0];
+        const std::string strict = strict_number(text), flexible = flexible_number(text);
+        values.push_back({double(numbers_match(strict, solution)), double(numbers_match(flexible, solution))});
+        if (samples)
+            samples->push_back(sample_json(t, items[k])
+                                   .set("text", text, "strict", strict, "flexible", flexible, "exact_match_strict",
+                                        values[k][0], "exact_match_flexible", values[k][1]));
+    }
+    return values;
+}
+
+// All ranks' values in the items' order, on rank 0; rank r ran items r, r + ranks, ...
+Result<ItemValues> gathered(const Result<ItemValues>& mine, size_t items, Coordinator& coordinator) {
+    TRY(coordinator.agree(mine.status));
+    std::string bytes;
+    const size_t width = mine.value.empty() ? 0 : mine.value[0].size();
+    for (const std::vector<double>& v : mine.value)
+        bytes.append(reinterpret_cast<const char*>(v.data()), width * sizeof(double));
+    const std::vector<std::string> parts = coordinator.gather(bytes);
+    ItemValues all(parts.empty() ? 0 : items, std::vector<double>(width));    // rank 0 has an item if any rank does
+    for (size_t i = 0; i < all.size(); i++)
+        memcpy(all[i].data(), parts[i % parts.size()].data() + i / parts.size() * width * sizeof(double),
+               width * sizeof(double));
+    return all;
+}
+}    // namespace
+
+Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, const TaskOptions& o) {
+    PreparedTask t{.task = &task, .shots = o.shots < 0 ? task.shots : o.shots};
+    if (task.own_examples && t.shots > 0)
+        return fail(Exit::usage, "--shots %d: %s takes no examples; --shots 0", t.shots, task.name);
+    std::vector<Item> all = TRY(read_items(task, o.file)), pool;
+    if (!o.shots_file.empty()) pool = TRY(read_items(task, o.shots_file));
+    t.items = all;
+    if (o.limit > 0 && o.limit < int64_t(all.size())) t.items.resize(size_t(o.limit));
+    t.prefixes = TRY(task_prefixes(task, t.items, o.shots_file.empty() ? all : pool, o.shots_file.empty(), t.shots));
+    for (size_t i = 0; i < t.items.size(); i++) {
+        if (task.kind == TaskKind::generation) {
+            std::vector<int> ids = encode_context(tokenizer, t.prefixes[i] + t.items[i].prompts[0]);
+            const int most = o.context - task.most_tokens;
+            if (most < 1)
+                return fail(Exit::usage, "%s: an answer has up to %d tokens, the model's context %d", task.name,
+                            task.most_tokens, o.context);
+            if (int(ids.size()) > most) ids.erase(ids.begin(), ids.end() - most);
+            t.prompts.push_back(std::move(ids));
+            continue;
+        }
+        if (task.kind == TaskKind::rolling) {
+            const int stride = o.stride > 0 ? std::min(o.stride, o.context) : o.context;
+            for (LikelihoodRequest& r :
+                 rolling_windows(encode_context(tokenizer, t.items[i].answers[0]), prefix_token(tokenizer), o.context,
+                                 stride, int64_t(t.requests.size())))
+                t.requests.push_back(std::move(r));
+            t.firsts.push_back(t.requests.size());
+            continue;
+        }
+        for (auto& [context, answer] : pairs_of(task, t.items[i], t.prefixes[i])) {
+            Result<LikelihoodRequest> r = encode_request(tokenizer, context, answer, o.context);
+            if (!r.ok()) return at(t.items[i], task, r.status);
+            r.value.group = int64_t(i);
+            t.requests.push_back(r.take());
+        }
+        t.firsts.push_back(t.requests.size());
+    }
+    return t;
+}
+
+Result<RunResult> run_task(Model& model, const Tokenizer& tokenizer, const PreparedTask& t, const RunOptions& options) {
+    RunResult out = {{t.task->name, int64_t(t.items.size()), t.shots, {}}, {}};
+    Coordinator* const coordinator = options.coordinator;
+    const size_t ranks = coordinator ? size_t(coordinator->ranks()) : 1;
+    std::vector<size_t> items;
+    for (size_t i = coordinator ? size_t(coordinator->rank()) : 0; i < t.items.size(); i += ranks) items.push_back(i);
+    std::vector<Json>* const samples = options.each ? &out.samples : nullptr;
+    Result<ItemValues> values = t.task->kind == TaskKind::generation
+                                    ? run_generation(model, tokenizer, t, items, options, samples)
+                                    : run_likelihoods(model, t, items, options, samples);
+    if (coordinator) values = gathered(values, t.items.size(), *coordinator);
+    TRY(values.status);
+    if (!values.value.empty()) out.result.metrics = task_metrics(*t.task, values.value);
+    return out;
+}

@@ -1,0 +1,65 @@
+// run.h - runs a task: items become requests, the model scores them, and metrics sum them up.
+#pragma once
+#include <cstdio>
+#include <optional>
+
+#include "comm/comm.h"
+#include "files/json_write.h"
+#include "items.h"
+#include "requests.h"
+
+struct TaskOptions {
+    std::string file, shots_file = {};    // paths or glob patterns
+    int shots = -1;                       // examples before each item; -1: the task's own number
+    int64_t limit = 0;                    // only the first items; 0: all
+    int context = 0;                      // tokens that the model reads at most
+    int stride = 0;                       // TaskKind::rolling; 0: the context
+};
+// A task whose files have been read; it can run several times.
+struct PreparedTask {
+    const Task* task = nullptr;
+    int shots = 0;
+    std::vector<Item> items = {};
+    std::vector<std::string> prefixes = {};          // description and examples, by item
+    std::vector<LikelihoodRequest> requests = {};    // by item, answers in order
+    std::vector<size_t> firsts = {0};                // each item's first request; at the end, their number
+    std::vector<std::vector<int>> prompts = {};      // TaskKind::generation: tokens, by item
+};
+struct MetricResult {
+    std::string name;
+    double value = 0, stderr_of_mean = 0;    // NaN: unknown
+};
+struct TaskResult {
+    std::string task;
+    int64_t items = 0;
+    int shots = 0;
+    std::vector<MetricResult> metrics;
+    Json json() const;    // {"acc": ..., "acc_stderr": ..., "items": ..., "shots": ...}
+};
+// Exit 2, 3: as task_prefixes, read_items and encode_request; names the item.
+Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, const TaskOptions& options);
+struct RunOptions {
+    int groups = 0;       // items at a time; 0: as many as fit a pass
+    bool each = false;    // also fills in samples
+    std::function<void(int64_t done, int64_t all)> progress = {};
+    Coordinator* coordinator = nullptr;    // the ranks split the items; null: a single process
+};
+struct RunResult {
+    TaskResult result;            // with ranks: metrics on rank 0 only
+    std::vector<Json> samples;    // by item: prompt, answers, log-likelihoods, decisions; not with ranks
+};
+// Exit 5: no memory; 6: numbers are not finite. With ranks, all fail if one does.
+Result<RunResult> run_task(Model& model, const Tokenizer& tokenizer, const PreparedTask& task,
+                           const RunOptions& options);
+
+// ---- metrics.cpp --------------------------------------------------------------------------------
+
+MetricResult mean_metric(const std::string& name, const std::vector<double>& values);
+// A task's metrics from its items' numbers, which Task::kind and Task::metrics define: a number for
+// each metric; generation: strict and flexible match; rolling: log-likelihood, words and bytes.
+std::vector<MetricResult> task_metrics(const Task& task, const std::vector<std::vector<double>>& by_item);
+// GSM8K's answer in a generated text: strict, the number behind "#### "; flexible, the last number.
+// "[invalid]" if there is none.
+std::string strict_number(const std::string& text);
+std::string flexible_number(const std::string& text);
+bool numbers_match(const std::string& found, const std::string& solution);
