@@ -231,6 +231,33 @@ Result<NewFile> NewFile::create(const std::string& path) {
     return file.failed();
 }
 
+Result<NewFile> NewFile::reopen(const std::string& path, int64_t bytes) {
+    NewFile file;
+    TRY(remove_leftovers(path, Paths::one, [&](const std::string& left) {
+        file.temporary = left;
+        return Status{};
+    }));
+    if (file.temporary.empty())
+        return fail(Exit::io, "%s: expected its temporary file of an interrupted run, found none that is not in use",
+                    path.c_str());
+    file.name = path;
+    const int f = open(file.temporary.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat s {};
+    if (f < 0) return file.failed();
+    const bool locked = take_lock(f) != Lock::elsewhere, regular = fstat(f, &s) == 0 && S_ISREG(s.st_mode);
+    const bool long_enough = regular && s.st_size >= bytes;
+    if (locked && long_enough && ftruncate(f, bytes) == 0) {
+        file.descriptor = f;
+        return file;
+    }
+    close(f);    // without `descriptor`, the file stays
+    if (!locked) return fail(Exit::usage, "%s: another process writes it", path.c_str());
+    return fail(Exit::io, "%s: expected at least %lld bytes, found %lld", file.temporary.c_str(), (long long)bytes,
+                (long long)s.st_size);
+}
+void NewFile::keep() {
+    if (descriptor >= 0) close(std::exchange(descriptor, -1));
+}
 Status NewFile::write(int64_t offset, const void* from, int64_t bytes) {
     for (int64_t done = 0; done < bytes;) {
         const ssize_t n =

@@ -46,6 +46,9 @@ AddedTokens::AddedTokens(const Vocabulary& v, bool in_normalized) {
         lengths.push_back(name.size());
         (token.special ? sometimes : always) = true;
     }
+    if (!names.empty()) lead = static_cast<unsigned char>(names.begin()->first[0]);
+    for (const auto& [name, token] : names)
+        if (static_cast<unsigned char>(name[0]) != lead) lead = -1;
     std::sort(lengths.begin(), lengths.end(), std::greater<>());
     lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
 }
@@ -66,6 +69,8 @@ const AddedToken* AddedTokens::at(std::string_view text, size_t& length) const {
 bool AddedTokens::find(std::string_view text, size_t from, bool special, Found& found) const {
     if (!any(special)) return false;
     for (size_t i = found.next, n = 0; i < text.size(); i++) {
+        if (lead >= 0) i = text.find(char(lead), i);
+        if (i == text.npos) return false;
         const AddedToken* t = at(text.substr(i), n);
         if (!t) continue;
         const bool in_word = t->single_word && (word_ends(text.substr(0, i)) || word_begins(text.substr(i + n)));

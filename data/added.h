@@ -48,6 +48,7 @@ class AddedTokens {
     std::bitset<1 << 16> pairs;                // first two bytes of longer names
     std::bitset<256> single;                   // one-byte names
     bool always = false, sometimes = false;    // has ordinary tokens; has special tokens
+    int lead = -1;                             // first byte of all names; -1: they differ
 
     const AddedToken* at(std::string_view text, size_t& length) const;
 };

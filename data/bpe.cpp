@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
+#include <mutex>
 
 #include "added.h"
 #include "base/console.h"
@@ -18,6 +18,26 @@ constexpr size_t CHUNK = 128 << 10;    // bytes of text that one thread encodes 
 }
 
 struct Tokenizer::Tables {
+    // Memory of one thread that encodes.
+    struct Scratch {
+        explicit Scratch(const Pretokenizer& pieces) : splitter(pieces) {}
+        Splitter splitter;
+        PieceCache cache;
+        std::vector<int> ids;
+    };
+    // A scratch that no other thread has. It returns to the tables, so that the next text finds the
+    // pieces of earlier ones in its cache.
+    class Borrowed {
+      public:
+        explicit Borrowed(const Tables& tables);
+        ~Borrowed();
+        Scratch& operator*() const { return *scratch; }
+
+      private:
+        const Tables& t;
+        std::unique_ptr<Scratch> scratch;
+    };
+
     Vocabulary v;
     Pretokenizer pieces;
     PieceMerger merger;
@@ -30,16 +50,34 @@ struct Tokenizer::Tables {
     uint64_t fingerprint = 0;
 
     explicit Tables(Vocabulary vocabulary);
-    void encode_chunk(Splitter& splitter, std::string_view text, std::vector<int>& out) const;
-    void encode_pieces(Splitter& splitter, std::string_view text, std::vector<int>& out) const;
-    void encode_segment(Splitter& splitter, std::string_view text, bool special, bool beginning, bool follows,
+    void encode_chunk(Scratch& scratch, std::string_view text, std::vector<int>& out) const;
+    void encode_pieces(Scratch& scratch, std::string_view text, std::vector<int>& out) const;
+    void encode_segment(Scratch& scratch, std::string_view text, bool special, bool beginning, bool follows,
                         const std::vector<size_t>& plain, std::vector<int>& out) const;
     bool is_plain(const AddedTokens::Found& found, const std::vector<size_t>& plain) const;
     const std::string& decoded(int id) const { return text.empty() ? v.tokens[size_t(id)] : text[size_t(id)]; }
     std::string without_marks(int id) const;
     size_t chunk_end(std::string_view text, size_t limit) const;
     size_t mark_before(std::string_view text, size_t limit, std::string_view mark) const;
+
+  private:
+    mutable std::mutex lock;
+    mutable std::vector<std::unique_ptr<Scratch>> idle;    // at most one for each thread that encodes
 };
+
+Tokenizer::Tables::Borrowed::Borrowed(const Tables& tables) : t(tables) {
+    const std::lock_guard<std::mutex> guard(t.lock);
+    if (t.idle.empty()) {
+        scratch = std::make_unique<Scratch>(t.pieces);
+        return;
+    }
+    scratch = std::move(t.idle.back());
+    t.idle.pop_back();
+}
+Tokenizer::Tables::Borrowed::~Borrowed() {
+    const std::lock_guard<std::mutex> guard(t.lock);
+    t.idle.push_back(std::move(scratch));
+}
 
 namespace {
 // Shards store the fingerprint, so it must stay the same for ever. A field added later is hashed
@@ -134,18 +172,29 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
     fingerprint = hash_vocabulary(v);
 }
 
-void Tokenizer::Tables::encode_chunk(Splitter& splitter, std::string_view chunk, std::vector<int>& out) const {
-    splitter.start(chunk);
-    for (std::string_view piece; splitter.next(piece);) {
-        if (v.symbols == Symbols::bytes) {
-            merger.encode(piece, out);
-            continue;
+void Tokenizer::Tables::encode_chunk(Scratch& scratch, std::string_view chunk, std::vector<int>& out) const {
+    constexpr size_t PIECES = 256;
+    std::string_view some[PIECES];
+    const char* readable = chunk.data() + chunk.size();
+    scratch.splitter.start(chunk);
+    while (const size_t count = scratch.splitter.next(some, PIECES)) {
+        size_t bytes = PieceCache::IDS;
+        for (size_t i = 0; i < count; i++) bytes += some[i].size();
+        if (scratch.ids.size() < bytes) scratch.ids.resize(bytes);
+        int *const ids = scratch.ids.data(), *end = ids;
+        for (size_t i = 0; i < count; i++) {
+            std::string_view piece = some[i];
+            if (v.symbols == Symbols::bytes) {
+                end = merger.encode(piece, readable, scratch.cache, end);
+                continue;
+            }
+            while (!piece.empty()) {
+                const size_t n = v.ignore_merges ? piece.size() : merger.word(piece);
+                end = merger.encode(piece.substr(0, n), readable, scratch.cache, end);
+                piece.remove_prefix(n);
+            }
         }
-        while (!piece.empty()) {
-            const size_t n = v.ignore_merges ? piece.size() : merger.word(piece);
-            merger.encode(piece.substr(0, n), out);
-            piece.remove_prefix(n);
-        }
+        out.insert(out.end(), ids, end);
     }
 }
 
@@ -176,8 +225,8 @@ size_t Tokenizer::Tables::mark_before(std::string_view prepared, size_t limit, s
 }
 
 // Encodes prepared text, in chunks that end between pieces; serial if called in parallel.
-void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view prepared, std::vector<int>& out) const {
-    if (prepared.size() < 2 * CHUNK) return encode_chunk(splitter, prepared, out);
+void Tokenizer::Tables::encode_pieces(Scratch& scratch, std::string_view prepared, std::vector<int>& out) const {
+    if (prepared.size() < 2 * CHUNK) return encode_chunk(scratch, prepared, out);
     std::vector<std::string_view> chunks;
     while (!prepared.empty()) {
         size_t cut = 0;
@@ -186,18 +235,14 @@ void Tokenizer::Tables::encode_pieces(Splitter& splitter, std::string_view prepa
         prepared.remove_prefix(cut);
     }
     std::vector<std::vector<int>> ids(chunks.size());
-    std::vector<std::optional<Splitter>> splitters(static_cast<size_t>(pool_threads()));
-    each_chunk(int64_t(chunks.size()), [&](int64_t i, int worker) {
-        std::optional<Splitter>& own = splitters[size_t(worker)];
-        if (!own) own.emplace(pieces);
-        encode_chunk(*own, chunks[size_t(i)], ids[size_t(i)]);
-    });
+    each_chunk(int64_t(chunks.size()),
+               [&](int64_t i, int) { encode_chunk(*Borrowed(*this), chunks[size_t(i)], ids[size_t(i)]); });
     for (auto& part : ids) out.insert(out.end(), part.begin(), part.end());
 }
 
 // Encodes the text between two added tokens: normalizes it, finds added tokens of normalized text,
 // marks spaces, splits into pieces, and merges.
-void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segment, bool specials, bool beginning,
+void Tokenizer::Tables::encode_segment(Scratch& scratch, std::string_view segment, bool specials, bool beginning,
                                        bool follows, const std::vector<size_t>& plain, std::vector<int>& out) const {
     std::string held;
     std::vector<size_t> here = plain;    // offsets in the normalized segment
@@ -208,8 +253,8 @@ void Tokenizer::Tables::encode_segment(Splitter& splitter, std::string_view segm
     }
     auto ordinary = [&](std::string_view between, bool first) {
         if (between.empty()) return;
-        if (v.spaces == Spaces::kept) return encode_pieces(splitter, between, out);
-        encode_pieces(splitter, marked(between, v.spaces, beginning && first, follows && first), out);
+        if (v.spaces == Spaces::kept) return encode_pieces(scratch, between, out);
+        encode_pieces(scratch, marked(between, v.spaces, beginning && first, follows && first), out);
     };
     size_t from = 0;
     for (AddedTokens::Found found; late.find(segment, from, specials, found);) {
@@ -341,9 +386,9 @@ void Tokenizer::Cutter::count(std::string_view part, size_t from, const std::vec
     const std::string before = plainly(part.substr(0, at)), whole = plainly(part);
     const size_t shift = all.size() == whole.size() + 1 && all[0] == ' ' ? 1 : 0;
     if (all.compare(shift, before.size(), before) != 0 || all.size() != whole.size() + shift) {
-        Splitter splitter(t.pieces);
         std::vector<int> some;
-        t.encode_segment(splitter, part.substr(0, at), true, from == 0, follows, plain_within(from, cut.at), some);
+        t.encode_segment(*Tables::Borrowed(t), part.substr(0, at), true, from == 0, follows, plain_within(from, cut.at),
+                         some);
         cut.ended = cut.begun = int(std::min(first + some.size(), ids.size()));
         return;
     }
@@ -359,14 +404,14 @@ std::vector<int> Tokenizer::encode_with(std::string_view text, bool special, boo
     std::vector<int> out;
     CHECK(t || text.empty(), "encode without a vocabulary");
     if (!t) return out;
-    Splitter splitter(t->pieces);
+    const Tables::Borrowed scratch(*t);
     const std::vector<size_t> none;
     size_t from = 0;
     auto segment = [&](size_t end) {
         const bool beginning = from == 0;
         const size_t first = out.size();
         const std::string_view part = text.substr(from, end - from);
-        t->encode_segment(splitter, part, special, beginning, follows && beginning,
+        t->encode_segment(*scratch, part, special, beginning, follows && beginning,
                           cutter ? cutter->plain_within(from, end) : none, out);
         if (cutter) cutter->add(part, from, out, first, follows && beginning);
     };

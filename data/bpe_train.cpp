@@ -5,6 +5,7 @@
 // of its offsets, so a merge costs time in proportion to its occurrences.
 #include <optional>
 #include <queue>
+#include <span>
 #include <unordered_map>
 
 #include "base/console.h"
@@ -24,11 +25,13 @@ using Counts = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
 
 void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
     pieces.start(text);
-    for (std::string_view piece; pieces.next(piece);) {
-        auto it = counts.find(piece);
-        if (it == counts.end()) it = counts.emplace(piece, 0).first;
-        it->second++;
-    }
+    std::string_view some[256];
+    while (const size_t n = pieces.next(some, std::size(some)))
+        for (std::string_view piece : std::span(some, n)) {
+            auto it = counts.find(piece);
+            if (it == counts.end()) it = counts.emplace(piece, 0).first;
+            it->second++;
+        }
 }
 
 // Counts how often each distinct piece occurs in the whole text.

@@ -84,6 +84,14 @@ class ShardWriter {
     Status publish();
     Status commit();    // finish, then publish
     int64_t tokens() const;
+    int64_t documents() const;
+    const std::string& path() const;
+
+    // Takes up the temporary of a killed process, with so many tokens and documents; `more`: others
+    // may be appended. Exit 2: another process writes it; 4: it is missing or too short.
+    Status reopen(const std::string& path, int vocab, uint64_t tokenizer, int64_t tokens, int64_t documents, bool more);
+    Status save();    // makes the tokens so far safe for `reopen`
+    void keep();      // leaves the temporary to `reopen`
 
   private:
     struct State;

@@ -43,12 +43,15 @@ void TextTable::add(std::string_view text, int id) {
 }
 PieceMerger::PieceMerger(const Vocabulary& vocabulary)
     : v(vocabulary), pairs(v.merges), character(v.symbols == Symbols::characters ? v.tokens.size() : 0),
-      whole(v.tokens.size()), beside(v.symbols == Symbols::characters ? 1 << 16 : 0), outside(v.tokens.size()) {
+      whole(v.tokens.size()), byte_ranks(v.symbols == Symbols::bytes ? 1 << 16 : 0),
+      beside(v.symbols == Symbols::characters ? 1 << 16 : 0), outside(v.tokens.size()) {
     for (const AddedToken& a : v.added) outside[size_t(a.id)] = !a.in_model;
     read_symbols();
     for (const Merge& m : v.merges)
         CHECK(v.tokens[size_t(m.id)] == v.tokens[size_t(m.left)] + v.tokens[size_t(m.right)], "token %d", m.id);
     if (v.symbols == Symbols::characters) find_words();
+    for (size_t pair = 0; pair < byte_ranks.size(); pair++)
+        byte_ranks[pair] = pairs.rank(byte_id[pair >> 8], byte_id[pair & 255]);
     std::vector<int> ids;
     for (size_t id = 0; id < v.tokens.size(); id++) {
         if (v.tokens[id].empty() || outside[id]) continue;
@@ -145,36 +148,99 @@ void PieceMerger::symbols(std::string_view piece, std::vector<int>& out) const {
     if (waiting) out.push_back(v.unknown);
 }
 
-void PieceMerger::merge(std::string_view piece, std::vector<int>& out) const {
-    if (piece.size() <= SHORT && v.symbols == Symbols::bytes) {
-        int id[SHORT];
-        size_t n = 0;
-        bool known = true;
-        for (char c : piece) known &= (id[n++] = byte_id[static_cast<unsigned char>(c)]) >= 0;
-        if (known) return merge_short(id, n, out);
+PieceKey PieceCache::long_key(std::string_view piece) {
+    uint64_t h = 0;
+    for (size_t i = 0; i + 8 < piece.size(); i += 8) h = mix(h ^ load_as<uint64_t>(&piece[i]), 0);
+    h = mix(h, load_as<uint64_t>(piece.data() + piece.size() - 8));
+    return {h, uint64_t(piece.size()) << 56};
+}
+void PieceCache::set(Entry& entry, const PieceKey& key, std::string_view piece, const std::vector<int>& ids) {
+    const bool is_long = piece.size() > PieceKey::LONGEST;
+    entry.key = key;
+    entry.count = int(ids.size());
+    if (!is_long && ids.size() <= IDS) {
+        std::copy(ids.begin(), ids.end(), entry.ids);
+        return;
     }
-    std::vector<int> id;
-    id.reserve(piece.size());
-    symbols(piece, id);
-    id.size() <= SHORT ? merge_short(id.data(), id.size(), out) : merge_long(id, out);
+    if (more.size() > MOST) {    // all offsets go with the ids
+        buckets.assign(BUCKETS, {});
+        more.clear();
+        return;
+    }
+    entry.ids[0] = int(more.size());
+    more.insert(more.end(), ids.begin(), ids.end());
+    if (!is_long) return;
+    const size_t at = more.size();
+    more.resize(at + (piece.size() + 3) / 4);
+    memcpy(&more[at], piece.data(), piece.size());
 }
 
-void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
-    uint32_t rank[SHORT];    // rank[i]: pair (id[i], id[i+1])
-    for (size_t i = 0; i + 1 < n; i++) rank[i] = pairs.rank(id[i], id[i + 1]);
+int* PieceMerger::encode_new(std::string_view piece, const PieceKey& key, PieceCache& cache, PieceCache::Entry* entry,
+                             int* out) const {
+    std::vector<int>& ids = cache.scratch;
+    ids.clear();
+    const int id = whole.find(piece);
+    if (id >= 0) ids.push_back(id);
+    else merge(piece, ids);
+    if (entry) cache.set(*entry, key, piece, ids);
+    return std::copy(ids.begin(), ids.end(), out);
+}
+int* PieceMerger::encode_long(std::string_view piece, PieceCache& cache, int* out) const {
+    if (piece.size() > PieceCache::LONGEST) return encode_new(piece, {}, cache, nullptr, out);
+    const PieceKey key = PieceCache::long_key(piece);
+    bool found = false;
+    PieceCache::Entry& entry = cache.entry(key, found);
+    if (!found || !cache.holds(entry, piece)) return encode_new(piece, key, cache, &entry, out);
+    return std::copy_n(cache.ids_of(entry), entry.count, out);
+}
+
+void PieceMerger::merge(std::string_view piece, std::vector<int>& out) const {
+    uint64_t cell[SHORT];
+    const size_t n = piece.size();
+    auto byte = [&](size_t i) { return static_cast<unsigned char>(piece[i]); };
+    if (n <= SHORT && v.symbols == Symbols::bytes) {
+        bool known = true;
+        for (size_t i = 0; i < n; i++) {
+            const uint64_t rank = i + 1 < n ? byte_ranks[size_t(byte(i)) << 8 | byte(i + 1)] : PairTable::NONE;
+            cell[i] = rank << 32 | uint32_t(byte_id[byte(i)]);
+            known &= byte_id[byte(i)] >= 0;
+        }
+        if (known) return merge_short(cell, n, out);
+    }
+    std::vector<int> id;
+    id.reserve(n);
+    symbols(piece, id);
+    if (id.size() > SHORT) return merge_long(id, out);
+    for (size_t i = 0; i < id.size(); i++) {
+        const uint64_t rank = i + 1 < id.size() ? pairs.rank(id[i], id[i + 1]) : PairTable::NONE;
+        cell[i] = rank << 32 | uint32_t(id[i]);
+    }
+    merge_short(cell, id.size(), out);
+}
+
+// A cell has the rank of the pair that begins there in its upper half, its symbol's id in the lower.
+void PieceMerger::merge_short(uint64_t* cell, size_t n, std::vector<int>& out) const {
+    constexpr uint64_t END = uint64_t(PairTable::NONE) << 32;
     while (n > 1) {
         size_t best = 0;
-        for (size_t i = 1; i + 1 < n; i++)
-            if (rank[i] < rank[best]) best = i;
-        if (rank[best] == PairTable::NONE) break;
-        id[best] = v.merges[rank[best]].id;
+        uint64_t least = cell[0];
+        for (size_t i = 1; i + 1 < n; i++) {
+            const bool less = cell[i] >> 32 < least >> 32;    // of equal pairs, the leftmost
+            least = less ? cell[i] : least;
+            best = less ? i : best;
+        }
+        if (least >= END) break;
+        const int made = v.merges[least >> 32].id;
         n--;
-        for (size_t i = best + 1; i < n; i++) id[i] = id[i + 1];
-        for (size_t i = best; i + 1 < n; i++) rank[i] = rank[i + 1];
-        if (best > 0) rank[best - 1] = pairs.rank(id[best - 1], id[best]);
-        if (best + 1 < n) rank[best] = pairs.rank(id[best], id[best + 1]);
+        memmove(cell + best + 1, cell + best + 2, (n - best - 1) * sizeof *cell);
+        auto set = [&](size_t i, int left) {
+            const uint64_t rank = i + 1 < n ? pairs.rank(left, int(uint32_t(cell[i + 1]))) : PairTable::NONE;
+            cell[i] = rank << 32 | uint32_t(left);
+        };
+        set(best, made);
+        if (best > 0) set(best - 1, int(uint32_t(cell[best - 1])));
     }
-    out.insert(out.end(), id, id + n);
+    for (size_t i = 0; i < n; i++) out.push_back(int(uint32_t(cell[i])));
 }
 
 // Merges in the order of merge_short. A heap has an entry (rank, cell) for each pair that can

@@ -5,6 +5,7 @@
 // merged in an array on the stack, in O(n^2) time; long ones with a heap, in O(n log n) for any
 // text.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <bitset>
 #include <cstring>
@@ -31,6 +32,21 @@ template <class T> uint64_t load_as(const char* p) {
     T value;
     memcpy(&value, p, sizeof value);
     return value;
+}
+// Likewise, of a piece with 16 readable bytes from its beginning on: loads both words and clears the
+// bytes behind the piece, without a branch on its length.
+inline PieceKey padded_key_of(std::string_view piece) {
+    static constexpr auto KEPT = [] {
+        std::array<PieceKey, PieceKey::LONGEST + 1> kept{};
+        for (size_t n = 0; n < kept.size(); n++) {
+            kept[n].low = n < 8 ? (uint64_t(1) << 8 * n) - 1 : UINT64_MAX;
+            kept[n].high = n > 8 ? (uint64_t(1) << 8 * (n - 8)) - 1 : 0;
+        }
+        return kept;
+    }();
+    const size_t n = piece.size();
+    return {load_as<uint64_t>(piece.data()) & KEPT[n].low,
+            (load_as<uint64_t>(piece.data() + 8) & KEPT[n].high) | uint64_t(n) << 56};
 }
 inline PieceKey key_of(std::string_view piece) {    // overlapping loads of fixed size, no byte loop
     PieceKey k;
@@ -94,12 +110,57 @@ class TextTable {
     }
 };
 
+// Ids of pieces that one thread has met. A bucket has the last two pieces with its hash. The key of a
+// piece of more than 15 bytes has a hash instead of the bytes, which `more` then holds.
+class PieceCache {
+  public:
+    static constexpr size_t IDS = 3, LONGEST = 128;    // ids of an entry; bytes of the longest piece
+    struct Entry {
+        PieceKey key;
+        int ids[IDS];    // of more ids: ids[0] is their offset in `more`, where a long piece's bytes follow them
+        int count = 0;
+    };
+    // Returns the piece's entry. If `found` is false, its ids are to be set.
+    Entry& entry(const PieceKey& key, bool& found) {
+        Bucket& bucket = buckets[key.hash() % BUCKETS];
+        found = bucket.last.key == key;
+        if (found) return bucket.last;
+        std::swap(bucket.last, bucket.older);
+        found = bucket.last.key == key;
+        return bucket.last;
+    }
+    static PieceKey long_key(std::string_view piece);
+    bool holds(const Entry& entry, std::string_view piece) const {    // a long piece
+        return memcmp(&more[size_t(entry.ids[0] + entry.count)], piece.data(), piece.size()) == 0;
+    }
+    const int* ids_of(const Entry& entry) const { return &more[size_t(entry.ids[0])]; }
+    void set(Entry& entry, const PieceKey& key, std::string_view piece, const std::vector<int>& ids);
+    std::vector<int> scratch;    // of PieceMerger
+
+  private:
+    static constexpr size_t BUCKETS = 1 << 16, MOST = 1 << 20;    // MOST: ids in `more`
+    struct alignas(64) Bucket {
+        Entry last, older;
+    };
+    std::vector<Bucket> buckets = std::vector<Bucket>(BUCKETS);
+    std::vector<int> more;
+};
+
 class PieceMerger {
   public:
     explicit PieceMerger(const Vocabulary& v);    // v must outlive the PieceMerger
-    void encode(std::string_view piece, std::vector<int>& out) const {
-        const int id = whole.find(piece);
-        id >= 0 ? out.push_back(id) : merge(piece, out);
+    // Writes a piece's ids and returns their end. `out` has room for piece.size() + IDS ids;
+    // `readable`: end of the bytes after the piece that may be read.
+    int* encode(std::string_view piece, const char* readable, PieceCache& cache, int* out) const {
+        if (piece.size() > PieceKey::LONGEST) return encode_long(piece, cache, out);
+        const bool padded = readable - piece.data() >= 16;
+        const PieceKey key = padded ? padded_key_of(piece) : key_of(piece);
+        bool found = false;
+        PieceCache::Entry& entry = cache.entry(key, found);
+        if (!found) return encode_new(piece, key, cache, &entry, out);
+        if (entry.count > int(PieceCache::IDS)) return std::copy_n(cache.ids_of(entry), entry.count, out);
+        memcpy(out, entry.ids, sizeof entry.ids);
+        return out + entry.count;
     }
     // Splits a piece into its first symbols, without merging.
     void symbols(std::string_view piece, std::vector<int>& out) const;
@@ -114,6 +175,7 @@ class PieceMerger {
     PairTable pairs;
     TextTable character, whole;           // tokens of one character; ids of whole pieces
     std::array<int, 256> byte_id;         // bytes: the byte's token; characters: <0xAB>
+    std::vector<uint32_t> byte_ranks;     // bytes: [256 a + b]: rank of the bytes' tokens
     std::array<int, 128> ascii;           // tokens of the characters below 0x80
     bool marks = false, words = false;    // there is a space mark; unknown characters are not fused
     std::bitset<256> joined;              // [a]: some merge crosses byte a, then a mark
@@ -122,9 +184,12 @@ class PieceMerger {
 
     void read_symbols();
     void find_words();
+    int* encode_new(std::string_view piece, const PieceKey& key, PieceCache& cache, PieceCache::Entry* entry,
+                    int* out) const;
+    int* encode_long(std::string_view piece, PieceCache& cache, int* out) const;
     void merge(std::string_view piece, std::vector<int>& out) const;
-    void merge_short(int* id, size_t n, std::vector<int>& out) const;
-    void merge_long(std::vector<int>& cell, std::vector<int>& out) const;    // cell: symbols, overwritten
+    void merge_short(uint64_t* cell, size_t n, std::vector<int>& out) const;    // cell: overwritten
+    void merge_long(std::vector<int>& cell, std::vector<int>& out) const;       // cell: symbols, overwritten
 };
 bool is_byte_token(std::string_view name);    // <0x00> to <0xFF>
 char byte_of_token(std::string_view name);

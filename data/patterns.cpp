@@ -15,30 +15,10 @@ const char* const WHITE_SPACE = SPACES;
 namespace {
 #define SPACE "[" SPACES "]"
 #define BLANK "[\\x09\\x0b\\x0c\\x20" WIDE "]"
-#define OTHER "[^" SPACES "\\p{L}\\p{N}]"
 
-// Faster regular expressions that give equal pieces without backtracking. The published `\s+(?!\S)`
-// and `\s*[\r\n]+` try every length of a run again, so they become
-//   \s+(?!\S)|\s+   a run of spaces without its last one before text  ->  (?:\s(?!\S))++|\s
-//   \s*[\r\n]+      a run of spaces up to its last line end           ->  (?:[^\S\r\n]*+[\r\n]++)++
+// Most patterns have a scanner. The others may have a faster regular expression with equal pieces:
+// the published `\s+(?!\S)` tries every length of a run again, so it becomes `(?:\s(?!\S))++|\s`,
 // and every other repetition is possessive if its class is disjoint from whatever may follow.
-#define SPACE_RUN "(?:" SPACE "(?![^" SPACES "]))++|" SPACE
-#define LINE_ENDS "(?:" BLANK "*+[\\r\\n]++)++|" SPACE_RUN
-#define SUFFIX "(?i:'(?:[stdm]|re|ve|ll))"
-#define WORD "[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++"
-const char* const GPT2_FAST = "'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+\\p{N}++| ?+" OTHER "++|" SPACE_RUN;
-const char* const CL100K_FAST = SUFFIX "|" WORD "|\\p{N}{1,3}+| ?+" OTHER "++[\\r\\n]*+|" LINE_ENDS;
-const char* const QWEN2_FAST = SUFFIX "|" WORD "|\\p{N}| ?+" OTHER "++[\\r\\n]*+|" LINE_ENDS;
-// Classes UPPER and LOWER overlap (Lm, Lo, M), so only the other alternatives are possessive.
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
-const char* const O200K_FAST = BEFORE UPPER "*" LOWER "+" SUFFIX "?|" BEFORE UPPER "+" LOWER "*" SUFFIX
-                                            "?|\\p{N}{1,3}+| ?+" OTHER "++[\\r\\n/]*+|" LINE_ENDS;
-// The published first step splits off digits, so no digit follows a run of spaces in the second.
-const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OTHER "++|(?:" SPACE "(?![^" SPACES
-                                "\\p{N}]))++|" SPACE;
-
 #define CL100K(digits)                                                                                             \
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)" digits R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)" \
     R"(\s+(?!\S)|\s+)"
@@ -94,7 +74,8 @@ const std::vector<PatternRow>& pattern_rows() {
            "gigachat roberta-bpe jina-v1-en jina-v2-code exaone4"},
           {.names = "mpt olmo", .nfc = true}},
          splits({GPT2_REGEX}),
-         GPT2_FAST},
+         nullptr,
+         scan_gpt2},
         {Pattern::cl100k,
          "cl100k",
          {{"dbrx smaug-bpe chatglm-bpe"},
@@ -103,32 +84,40 @@ const std::vector<PatternRow>& pattern_rows() {
            .bos = true},
           {.names = "glm4 glm5", .ignore_merges = true}},
          splits({CL100K(R"(\p{N}{1,3})")}),
-         CL100K_FAST},
+         nullptr,
+         scan_cl100k},
         {Pattern::qwen2,
          "qwen2",
          {{.names = "qwen2 stablelm2 deepseek-r1-qwen", .nfc = true},
           {"megrez hunyuan solar-open grok-2 kormo f2llmv2"}},
          splits({CL100K(R"(\p{N})")}),
-         QWEN2_FAST},
+         nullptr,
+         scan_qwen2},
         {Pattern::o200k,
          "o200k",
          {{"gpt-4o llama4 kanana2 minimax-m2"}},
          splits({O200K(SUFFIXES, R"(\p{N}{1,3})")}),
-         O200K_FAST},
+         nullptr,
+         scan_o200k},
         {Pattern::smollm,
          "smollm",
          {{"smollm starcoder refact codeshell exaone minerva-7b mellum2"}, {.names = "command-r", .nfc = true}},
          splits({R"(\p{N})", GPT2_REGEX}),
-         SMOLLM_FAST},
+         nullptr,
+         scan_smollm},
         {Pattern::tekken,
          "tekken",
          {{.names = "tekken", .ignore_merges = true, .bos = true}},
-         splits({O200K("", R"(\p{N})")})},
+         splits({O200K("", R"(\p{N})")}),
+         nullptr,
+         scan_tekken},
         {Pattern::qwen35,
          "qwen35",
          {{"qwen35"}},
          splits({R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
-                 R"(\s*[\r\n]+|\s+(?!\S)|\s+)"})},
+                 R"(\s*[\r\n]+|\s+(?!\S)|\s+)"}),
+         nullptr,
+         scan_qwen35},
         {Pattern::deepseek_v3,
          "deepseek-v3",
          {{"deepseek-v3 hunyuan-dense joyai-llm"}},

@@ -101,6 +101,12 @@ Result<pcre2_code*> compile_regex(const std::string& regex, uint32_t options, bo
     return code;
 }
 
+pcre2_code* must_compile(const std::string& regex) {
+    Result<pcre2_code*> code = compile_regex(regex, 0, false);
+    CHECK(code.ok(), "%s: %s", regex.c_str(), code.status.message.c_str());
+    return code.value;
+}
+
 struct Freed {
     void operator()(pcre2_code* p) const { pcre2_code_free(p); }
     void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
@@ -124,6 +130,7 @@ struct Pretokenizer::Steps {
     std::vector<Step> all;
     bool streams = false;    // a single step, whose matches are the pieces
     bool trusted = false;    // known pattern: matches need no limits
+    ScanPieces scan = nullptr;
 };
 
 Result<Pretokenizer> Pretokenizer::compile(const std::vector<Split>& splits) {
@@ -146,21 +153,59 @@ const Pretokenizer& Pretokenizer::known(Pattern pattern) {
     static const std::vector<Pretokenizer> all = [] {
         std::vector<Pretokenizer> made;
         for (const PatternRow& row : pattern_rows()) {
-            Result<Pretokenizer> p = compile(row.fast ? std::vector<Split>{} : row.splits);
+            Result<Pretokenizer> p = compile(row.fast || row.scan ? std::vector<Split>{} : row.splits);
             CHECK(p.ok(), "%s: %s", row.name, p.status.message.c_str());
-            if (row.fast) {
-                Result<pcre2_code*> code = compile_regex(row.fast, 0, false);
-                CHECK(code.ok(), "%s: %s", row.name, code.status.message.c_str());
-                auto fast = std::make_shared<Steps>();
-                fast->all.push_back({Held<pcre2_code>(code.value)});
-                fast->streams = fast->trusted = true;
-                p.value.steps = std::move(fast);
-            }
+            auto fast = std::make_shared<Steps>();
+            if (row.fast) fast->all.push_back({Held<pcre2_code>(must_compile(row.fast))});
+            fast->streams = fast->trusted = true;
+            fast->scan = row.scan;
+            if (row.fast || row.scan) p.value.steps = std::move(fast);
             made.push_back(p.value);
         }
         return made;
     }();
     return all.at(size_t(pattern));
+}
+
+namespace {
+// Only these planes have letters, marks, numbers and spaces beyond ASCII.
+constexpr uint32_t CLASSED[][2] = {{0x80, 0xD800}, {0xE000, 0x40000}, {0xE0000, 0xE1000}};
+
+// Puts `bits` in place of SYMBOL for each character of `text`, consecutive code points from `first`
+// on, that a class matches.
+void classify(const std::string& text, uint32_t first, const std::string& characters, uint8_t bits, uint8_t* classes) {
+    const Held<pcre2_code> code(must_compile("[" + characters + "]++"));
+    const Held<pcre2_match_data> match(pcre2_match_data_create(1, nullptr));
+    if (!match) out_of_memory();
+    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
+    uint32_t c = first;
+    size_t at = 0;
+    auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    while (pcre2_match(code.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, match.get(), nullptr) >= 0)
+        for (; at < range[1]; at++) {
+            const bool begins = (text[at] & 0xC0) != 0x80, inside = at >= range[0];
+            if (begins && inside) classes[c] = uint8_t((classes[c] & ~SYMBOL) | bits);
+            c += begins;
+        }
+}
+}    // namespace
+
+const uint8_t* character_classes() {
+    static const std::vector<uint8_t> all = [] {
+        std::vector<uint8_t> classes(0x110000, SYMBOL);
+        for (auto [first, end] : CLASSED) {
+            std::string text;
+            for (uint32_t c = first; c < end; c++) append_utf8(text, c);
+            classify(text, first, "\\p{L}", LETTER, classes.data());
+            classify(text, first, "\\p{M}", MARK | UPPER | LOWER, classes.data());
+            classify(text, first, "\\p{N}", NUMBER, classes.data());
+            classify(text, first, WHITE_SPACE, SPACE, classes.data());
+            classify(text, first, "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}", UPPER, classes.data());
+            classify(text, first, "\\p{Ll}\\p{Lm}\\p{Lo}", LOWER, classes.data());
+        }
+        return classes;
+    }();
+    return all.data();
 }
 
 // ---- cutting ------------------------------------------------------------------------------------
@@ -237,6 +282,7 @@ struct Splitter::State {
         if (done < in.size()) cutting.push_back({done, in.size(), invert});
     }
     void cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out);
+    bool next(View& piece);
     void advance() {    // streaming: finds the next non-empty match after `at`
         const pcre2_code* code = steps->all[0].code.get();
         bool found = find(code, text, at, begin, end), whole = false;
@@ -315,19 +361,28 @@ void Splitter::start(View text) {
     }
 }
 
-bool Splitter::next(View& piece) {
-    State& m = *s;
-    if (!m.steps->streams) {
-        if (m.at == m.pieces.size()) return false;
-        piece = m.pieces[m.at++];
+bool Splitter::State::next(View& piece) {
+    if (!steps->streams) {
+        if (at == pieces.size()) return false;
+        piece = pieces[at++];
         return true;
     }
-    if (m.at == m.text.size()) return false;
-    if (m.at == m.end) m.advance();
-    const size_t to = m.begin > m.at ? m.begin : m.end;
-    piece = m.text.substr(m.at, to - m.at);
-    m.at = to;
+    if (at == text.size()) return false;
+    if (at == end) advance();
+    const size_t to = begin > at ? begin : end;
+    piece = text.substr(at, to - at);
+    at = to;
     return true;
+}
+size_t Splitter::next(View* pieces, size_t most) {
+    size_t n = 0;
+    if (!s->steps->scan) {
+        while (n < most && s->next(pieces[n])) n++;
+        return n;
+    }
+    n = s->steps->scan(s->text.substr(s->at), pieces, most);
+    if (n) s->at = size_t(pieces[n - 1].data() + pieces[n - 1].size() - s->text.data());
+    return n;
 }
 
 // ---- where a text may be cut in two -------------------------------------------------------------

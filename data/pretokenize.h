@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/common.h"
+#include "scan.h"
 
 // One step of tokenizer.json's pre-tokenizer: matches of the regular expression (invert: the text
 // between matches) become pieces. Each step splits the pieces of the step before. The steps Digits
@@ -52,6 +53,7 @@ struct PatternRow {
     std::vector<GgufPre> gguf;
     std::vector<Split> splits;     // as published
     const char* fast = nullptr;    // one regex: equal pieces, no backtracking over runs
+    ScanPieces scan = nullptr;     // a scanner: equal pieces, without PCRE2
 };
 const std::vector<PatternRow>& pattern_rows();    // by Pattern, without `other`
 const PatternRow& pattern_row(Pattern pattern);
@@ -80,8 +82,9 @@ class Splitter {
     explicit Splitter(const Pretokenizer& pretokenizer);
     explicit Splitter(Pattern pattern) : Splitter(Pretokenizer::known(pattern)) {}
     ~Splitter();
-    void start(std::string_view text);     // text must live until the last call of next
-    bool next(std::string_view& piece);    // false at the end
+    void start(std::string_view text);                                     // text must live until the last call of next
+    bool next(std::string_view& piece) { return next(&piece, 1) == 1; }    // false at the end
+    size_t next(std::string_view* pieces, size_t most);                    // number of pieces; 0 at the end
 
   private:
     struct State;

@@ -264,8 +264,10 @@ struct ShardWriter::State {
     uint64_t tokenizer = 0;
     int64_t documents = 0, tokens = 0, offset = HEADER_BYTES;    // offset: file offset of the buffer's begin
     std::string buffer;
+    bool safe = false;    // all tokens are on the disk
 
     Status flush() {
+        safe = safe && buffer.empty();
         TRY(file.write(offset, buffer.data(), int64_t(buffer.size())));
         offset += int64_t(buffer.size());
         buffer.clear();
@@ -273,6 +275,8 @@ struct ShardWriter::State {
     }
 };
 int64_t ShardWriter::tokens() const { return s ? s->tokens : 0; }
+int64_t ShardWriter::documents() const { return s ? s->documents : 0; }
+const std::string& ShardWriter::path() const { return s->path; }
 
 Status ShardWriter::open(const std::string& path, int vocab, uint64_t tokenizer) {
     s = std::make_shared<State>();
@@ -284,14 +288,45 @@ Status ShardWriter::open(const std::string& path, int vocab, uint64_t tokenizer)
     s->open = true;
     return {};
 }
+Status ShardWriter::reopen(const std::string& path, int vocab, uint64_t tokenizer, int64_t tokens, int64_t documents,
+                           bool more) {
+    s = std::make_shared<State>();
+    s->path = path;
+    s->vocab = vocab;
+    s->tokenizer = tokenizer;
+    s->kind = KINDS[vocab > 65536];
+    s->tokens = tokens;
+    s->documents = documents;
+    s->offset = HEADER_BYTES + tokens * s->kind.token_bytes;
+    s->file = TRY(NewFile::reopen(path, s->offset));
+    s->open = more;
+    return {};
+}
+Status ShardWriter::save() {
+    CHECK(s);
+    TRY(s->flush());
+    if (!s->safe) TRY(s->file.sync());
+    s->safe = true;
+    return {};
+}
+void ShardWriter::keep() { s->file.keep(); }
 
 Status ShardWriter::append(const int* tokens, int64_t count) {
     CHECK(s && s->open);
     if (count > MAX_TOKENS - s->tokens)
         return fail(Exit::usage, "%s: one shard holds at most %lld tokens", s->path.c_str(), (long long)MAX_TOKENS);
-    for (int64_t i = 0; i < count; i++) {
-        CHECK(tokens[i] >= 0 && tokens[i] < s->vocab, "token %d", tokens[i]);
-        s->buffer.append(reinterpret_cast<const char*>(&tokens[i]), size_t(s->kind.token_bytes));
+    const size_t width = size_t(s->kind.token_bytes);
+    for (int64_t at = 0, n = 0; at < count; at += n) {
+        n = std::min<int64_t>(count - at, 1 << 16);
+        const size_t had = s->buffer.size();
+        s->buffer.resize(had + size_t(n) * width);
+        char* to = &s->buffer[had];
+        int least = 0, most = 0;
+        for (const int* token = tokens + at; token < tokens + at + n; token++, to += width) {
+            least = std::min(least, *token), most = std::max(most, *token);
+            memcpy(to, token, width);    // the lower bytes
+        }
+        CHECK(least >= 0 && most < s->vocab, "tokens %d to %d", least, most);
         if (s->buffer.size() >= (1 << 20)) TRY(s->flush());
     }
     s->tokens += count;

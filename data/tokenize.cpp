@@ -4,7 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "base/command.h"
 #include "base/console.h"
@@ -14,12 +14,15 @@
 #include "base/interrupt.h"
 #include "base/meter.h"
 #include "base/pool.h"
-#include "loader.h"
+#include "files/json.h"
 #include "merge.h"
+#include "shard_set.h"
 
 namespace {
 namespace fs = std::filesystem;
-constexpr int64_t BATCH = 16 << 20;    // bytes of text that all threads encode together
+using nlohmann::json, nlohmann::ordered_json;
+// Bytes of text that all threads encode together, and that each thread has at least.
+constexpr int64_t BATCH = 16 << 20, THREAD_BATCH = 2 << 20;
 // Input options of both commands, train-tokenizer and tokenize.
 struct Input {
     std::vector<std::string> files;
@@ -185,90 +188,10 @@ struct TokenizeOptions {
     std::string tokenizer = "gpt2", out, special = "text";
     double val_fraction = 0;
     int64_t shard_tokens = 100'000'000;
+    double save_every = 10;    // seconds
     bool overwrite = false;
     Input input;
 };
-
-// Writes shards OUT_train_000.bin and following, as many as the tokens need. <|endoftext|> precedes
-// each document and ends the last one; with a tokenizer that has BOS, BOS precedes a document and
-// EOS follows it. Until publish, all files have temporary names.
-class Shards {
-  public:
-    Shards(std::string out, const Tokenizer& t, int64_t tokens_of_shard)
-        : stem(std::move(out)), tokenizer(t), limit(tokens_of_shard) {}
-    Status begin_document() {
-        const std::vector<int>& bos = tokenizer.vocabulary().before;
-        if (documents++ && !bos.empty()) TRY(end_document());
-        return append(bos.empty() ? std::vector<int>{tokenizer.end_of_text()} : bos, true);
-    }
-    Status append(const std::vector<int>& ids, bool begins = false) {
-        for (size_t at = 0; at < ids.size();) {
-            if (!open) TRY(open_next());
-            ShardWriter& writer = writers.back();
-            if (begins) writer.count_document();
-            int64_t n = std::min(int64_t(ids.size() - at), limit - writer.tokens());
-            TRY(writer.append(ids.data() + at, n));
-            for (int64_t i = 0; i < n; i++) hash = mix(hash, uint64_t(ids[at + size_t(i)]));
-            at += size_t(n);
-            tokens += n;
-            if (writer.tokens() == limit) TRY(close());
-        }
-        return {};
-    }
-    Status end() {
-        if (documents) TRY(end_document());
-        return close();
-    }
-    // Completes all shards under their temporary names. `text`: hash of all tokens of this run.
-    Status finish(uint64_t text) {
-        const uint64_t id = mix(text, hash) | 1;
-        for (size_t i = 0; i < writers.size(); i++) TRY(writers[i].finish({id, int(i), int(writers.size())}));
-        return {};
-    }
-    Status publish() {
-        for (ShardWriter& writer : writers) TRY(writer.publish());
-        return {};
-    }
-    std::vector<std::string> files;
-    int64_t tokens = 0, documents = 0;
-    uint64_t hash = 0;    // hash of the tokens written
-
-  private:
-    std::string stem;
-    const Tokenizer& tokenizer;
-    int64_t limit;
-    std::vector<ShardWriter> writers;
-    bool open = false;
-
-    Status open_next() {
-        // Every shard stays open until all are renamed; the usual limit is 1024 open files.
-        rlimit files_open;
-        if (writers.size() == 500 && getrlimit(RLIMIT_NOFILE, &files_open) == 0) {
-            files_open.rlim_cur = files_open.rlim_max;
-            (void)setrlimit(RLIMIT_NOFILE, &files_open);
-        }
-        char number[16];
-        snprintf(number, sizeof number, "_%03zu.bin", files.size());
-        files.push_back(stem + number);
-        open = true;
-        return writers.emplace_back().open(files.back(), tokenizer.vocab_size(), tokenizer.fingerprint());
-    }
-    Status end_document() { return tokenizer.end_of_text() < 0 ? Status{} : append({tokenizer.end_of_text()}); }
-    Status close() { return std::exchange(open, false) ? writers.back().close() : Status{}; }
-};
-
-// Removes old shards, then renames the new ones, validation shards first. After an interruption
-// only new shards have final names, and training shards only together with validation shards.
-Status publish(Shards& train, Shards& val, const std::vector<std::string>& old, int64_t shard_tokens) {
-    const uint64_t text = mix(mix(train.hash, val.hash), uint64_t(shard_tokens));
-    TRY(train.finish(text));
-    TRY(val.finish(text + 1));
-    keep_temporaries();
-    for (const std::string& path : old)
-        if (remove(path.c_str())) return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));
-    TRY(val.publish());
-    return train.publish();
-}
 
 // Beginning of the shards' paths: "OUT_", or "OUT/" if OUT is a directory.
 std::string shard_prefix(const std::string& out) {
@@ -277,75 +200,176 @@ std::string shard_prefix(const std::string& out) {
     return out + (fs::is_directory(out, error) ? "/" : "_");
 }
 
-// Returns the existing files PREFIX{train,val}_N.bin.
-std::vector<std::string> existing_shards(const std::string& prefix) {
-    std::vector<std::string> found;
-    // Splits by hand, because fs::path would change dir//x_ to dir/x_, unlike the written names.
-    const size_t cut = prefix.rfind('/') + 1;    // 0 if there is no slash
-    const std::string dir = prefix.substr(0, cut), begin = prefix.substr(cut);
-    std::error_code error;
-    fs::directory_iterator it(dir.empty() ? "." : dir, error), end;
-    for (; !error && it != end; it.increment(error)) {
-        const std::string name = it->path().filename().string();
-        for (const std::string& stem : {begin + "train_", begin + "val_"}) {
-            bool named = name.starts_with(stem) && name.ends_with(".bin") && name.size() > stem.size() + 4;
-            size_t digits = named ? name.find_first_not_of("0123456789", stem.size()) : 0;
-            if (named && digits == name.size() - 4) found.push_back(dir + name);
-        }
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-}
+// A part of the input, which is read, then encoded, then written.
+struct Batch {
+    std::vector<Segment> segments;
+    std::vector<std::vector<int>> ids;    // of each segment
+    std::vector<Status> status;           // of each segment's JSON line
+    std::vector<int> special;             // first special token that a segment spells; -1: none
+};
 
-// Reads segments until their texts have BATCH bytes; none: the input ended.
-Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
-    batch.clear();
-    for (int64_t bytes = 0; bytes < BATCH;) {
+// The stages overlap: while all threads encode a batch, one of them reads the next batch and writes
+// the one before. Batches are written in the order of the input. A stage that needs the documents
+// in this order, such as deduplication, belongs between `read` and `encode`, into `read` itself, or
+// into `write` if it needs texts.
+class Run {
+  public:
+    Run(const TokenizeOptions& options, const Tokenizer& t, Corpus& c, ShardSetWriter& shards)
+        : o(options), tokenizer(t), corpus(c), set(shards) {}
+    Status resume(const json& counters);
+    Status all();
+    void print_notes();
+    ordered_json counters() const;
+    Progress progress;
+    int64_t text_bytes = 0;
+
+  private:
+    const TokenizeOptions& o;
+    const Tokenizer& tokenizer;
+    Corpus& corpus;
+    ShardSetWriter& set;
+    Meter meter{"tokenize"};
+    BadLines bad;
+    bool ended = false;
+    double saved = now_seconds();    // time of the last journal
+    int64_t segments = 0;            // written
+    int64_t spelling = 0;            // documents that spell special tokens
+    std::string spelled;             // the first of these tokens
+    bool counted_one = false;        // the current document is in `spelling`
+    bool tokens() const { return o.special == "token"; }
+
+    Status read(Batch& batch);
+    void encode(Batch& batch, size_t i) const;
+    Status write(Batch& batch);
+};
+
+// Reads segments until their texts are enough for all threads; none: the input ended.
+Status Run::read(Batch& batch) {
+    const int64_t full = std::max<int64_t>(BATCH, int64_t(pool_threads()) * THREAD_BATCH);
+    for (int64_t bytes = 0; bytes < full && !ended;) {
         Segment segment;
-        if (!TRY(corpus.next(segment))) break;
+        Result<bool> more = corpus.next(segment);
+        ended = !more.ok() || !more.value;
+        TRY(more.status);
+        if (ended) break;
         bytes += int64_t(segment.text.size()) + 64;
-        batch.push_back(std::move(segment));
+        batch.segments.push_back(std::move(segment));
     }
+    const size_t n = batch.segments.size();
+    batch.ids.resize(n);
+    batch.status.resize(n);
+    batch.special.assign(n, -1);
     return {};
 }
 
-// Encodes texts with all threads. tokens: names of special tokens in a text become these tokens.
-class Encoder {
-  public:
-    Encoder(const Tokenizer& t, bool special_tokens) : tokenizer(t), tokens(special_tokens) {}
-    // Fills ids and status of each segment; status: an error if its JSON line cannot be read.
-    void encode(const Corpus& corpus, std::vector<Segment>& batch) {
-        ids.assign(batch.size(), {});
-        status.assign(batch.size(), {});
-        std::vector<int> first_special(batch.size(), -1);
-        each_chunk(int64_t(batch.size()), [&](int64_t chunk, int) {
-            const size_t i = size_t(chunk);
-            status[i] = corpus.json_text(batch[i]);
-            if (!status[i].ok()) return;
-            ids[i] = tokenizer.encode(batch[i].text, tokens, !batch[i].begins_document);
-            if (!tokens) first_special[i] = tokenizer.first_special(batch[i].text);
-        });
-        for (size_t i = 0; i < batch.size(); i++) {
-            if (batch[i].begins_document) counted_one = false;
-            if (first_special[i] < 0 || std::exchange(counted_one, true)) continue;
-            if (documents++ == 0) first = tokenizer.token(first_special[i]);
-        }
-    }
-    void print_notes(Progress& progress) const {
-        if (documents)
-            progress.note(counted(documents, "document") + (documents > 1 ? " spell" : " spells") +
-                          " special tokens such as " + escape_control(first) +
-                          ", read as ordinary text; --special token makes tokens of them");
-    }
-    std::vector<std::vector<int>> ids;
-    std::vector<Status> status;
+void Run::encode(Batch& batch, size_t i) const {
+    Segment& segment = batch.segments[i];
+    batch.status[i] = corpus.json_text(segment);
+    if (!batch.status[i].ok()) return;
+    batch.ids[i] = tokenizer.encode(segment.text, tokens(), !segment.begins_document);
+    if (!tokens()) batch.special[i] = tokenizer.first_special(segment.text);
+}
 
-  private:
-    const Tokenizer& tokenizer;
-    bool tokens, counted_one = false;    // counted_one: the current document was counted
-    int64_t documents = 0;               // documents with names of special tokens
-    std::string first;
-};
+Status Run::write(Batch& batch) {
+    for (size_t i = 0; i < batch.segments.size(); i++) {
+        const Segment& segment = batch.segments[i];
+        segments++;
+        TRY(bad.add(batch.status[i], o.input.skip_bad_lines));
+        if (segment.begins_document) counted_one = false;
+        if (batch.special[i] >= 0 && !std::exchange(counted_one, true) && spelling++ == 0)
+            spelled = tokenizer.token(batch.special[i]);
+        text_bytes += batch.status[i].ok() ? int64_t(segment.text.size()) : 0;
+        if (batch.ids[i].empty()) continue;    // documents without text are skipped
+        ShardSeries& to = segment.validation ? set.val : set.train;
+        if (segment.begins_document) TRY(to.begin_document());
+        TRY(to.append(batch.ids[i]));
+    }
+    if (batch.segments.empty() || now_seconds() < saved + o.save_every) return {};
+    TRY(set.save(counters()));
+    saved = now_seconds();
+    return {};
+}
+
+Status Run::all() {
+    Batch next, now, last;
+    for (Status read_status;;) {
+        Status written;
+        each_chunk(2 + int64_t(now.segments.size()), [&](int64_t chunk, int) {
+            if (chunk == 0 && read_status.ok()) read_status = read(next);
+            else if (chunk == 1) written = write(last);
+            else if (chunk > 1) encode(now, size_t(chunk - 2));
+        });
+        TRY(written);
+        if (next.segments.empty() && now.segments.empty()) return read_status;
+        last = std::move(now);
+        now = std::move(next);
+        next = {};
+        meter.show(corpus.bytes_read(), corpus.bytes(), text_bytes, progress);
+    }
+}
+
+ordered_json Run::counters() const {
+    return {{"segments", segments},           {"text_bytes", text_bytes}, {"bad_lines", bad.count},
+            {"first_bad", bad.first},         {"spelling", spelling},     {"spelled", spelled},
+            {"counted_one", int(counted_one)}};
+}
+
+// Reads what an interrupted run has read, without encoding, because segments depend on the input
+// alone.
+Status Run::resume(const json& saved_counters) {
+    const JsonFields fields{saved_counters, "journal"};
+    int64_t skip = 0, one = 0;
+    TRY(fields.get("segments", &skip, 0, INT64_MAX));
+    TRY(fields.get("text_bytes", &text_bytes, 0, INT64_MAX));
+    TRY(fields.get("bad_lines", &bad.count, 0, INT64_MAX));
+    TRY(fields.get("first_bad", &bad.first));
+    TRY(fields.get("spelling", &spelling, 0, INT64_MAX));
+    TRY(fields.get("spelled", &spelled));
+    TRY(fields.get("counted_one", &one, 0, 1));
+    counted_one = one;
+    if (set.complete()) return {};
+    for (; segments < skip; segments++) {
+        Segment segment;
+        if (!TRY(corpus.next(segment)))
+            return fail(Exit::input, "expected the %lld parts of text that an interrupted run has read, found %lld",
+                        (long long)skip, (long long)segments);
+    }
+    progress.note("continues an interrupted run after " + human_bytes(double(text_bytes)) + " of text");
+    return {};
+}
+
+void Run::print_notes() {
+    bad.print_notes(progress);
+    if (spelling)
+        progress.note(counted(spelling, "document") + (spelling > 1 ? " spell" : " spells") +
+                      " special tokens such as " + escape_control(spelled) +
+                      ", read as ordinary text; --special token makes tokens of them");
+    if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
+}
+
+// Hash of all that determines the shards: input files, options, tokenizer. 0: the input is stdin,
+// which cannot be read again.
+uint64_t run_hash(const TokenizeOptions& o, const Tokenizer& tokenizer) {
+    ordered_json all = {tokenizer.fingerprint(),
+                        tokenizer.vocabulary().before,
+                        tokenizer.vocabulary().after,
+                        tokenizer.end_of_text(),
+                        o.special,
+                        o.val_fraction,
+                        o.shard_tokens,
+                        o.input.field,
+                        o.input.format,
+                        o.input.longest};
+    for (const std::string& file : o.input.files) {
+        struct stat s {};
+        if (file == "-") return 0;
+        (void)stat(file.c_str(), &s);    // opening the file reports what is wrong
+        all.push_back({file, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec});
+    }
+    uint64_t hash = FNV_OFFSET_BASIS;
+    for (const char c : all.dump(-1, ' ', true, json::error_handler_t::replace)) hash = mix(hash, uint64_t(c));
+    return hash | 1;
+}
 
 // Message that says why nothing was held out, with a remedy.
 std::string too_short(int64_t documents, int64_t bytes, double fraction) {
@@ -365,52 +389,42 @@ Status tokenize(const TokenizeOptions& o) {
                     "one with flatgpt train-tokenizer, or add it to added_tokens",
                     o.tokenizer.c_str());
     const std::string prefix = shard_prefix(o.out);
-    std::vector<std::string> old = existing_shards(prefix);
-    if (!old.empty() && !o.overwrite)
+    ShardSetWriter set(prefix, tokenizer, o.shard_tokens, run_hash(o, tokenizer));
+    std::string note;
+    const json counters = TRY(set.resume(note));
+    const std::vector<std::string> old = ShardSetWriter::existing(prefix);
+    if (!old.empty() && !o.overwrite && !set.complete())
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
     o.input.note_stdin();
-    const bool tokens = o.special == "token";
-    Encoder encoder(tokenizer, tokens);
-    auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit, tokens); };
+    auto cut = [&](std::string_view text, size_t limit) {
+        return tokenizer.safe_cut(text, limit, o.special == "token");
+    };
     Corpus corpus = TRY(Corpus::open(o.input.config(o.val_fraction, cut)));
     TRY(make_parent(prefix));
-
-    Shards train(prefix + "train", tokenizer, o.shard_tokens), val(prefix + "val", tokenizer, o.shard_tokens);
-    BadLines bad;
-    Progress progress;
-    Meter meter("tokenize");
-    int64_t text_bytes = 0;
-    for (std::vector<Segment> batch;;) {
-        TRY(read_batch(corpus, batch));
-        if (batch.empty()) break;
-        encoder.encode(corpus, batch);
-        for (size_t i = 0; i < batch.size(); i++) {
-            TRY(bad.add(encoder.status[i], o.input.skip_bad_lines));
-            text_bytes += encoder.status[i].ok() ? int64_t(batch[i].text.size()) : 0;
-            if (encoder.ids[i].empty()) continue;    // documents without text are skipped
-            Shards& to = batch[i].validation ? val : train;
-            if (batch[i].begins_document) TRY(to.begin_document());
-            TRY(to.append(encoder.ids[i]));
-        }
-        meter.show(corpus.bytes_read(), corpus.bytes(), text_bytes, progress);
+    Run run(o, tokenizer, corpus, set);
+    Progress& progress = run.progress;
+    if (!note.empty()) progress.note(note);
+    if (!counters.is_null()) TRY(run.resume(counters));
+    if (!set.complete()) {
+        TRY(run.all());
+        TRY(set.train.end());
+        TRY(set.val.end());
     }
-    TRY(train.end());
-    TRY(val.end());
-    bad.print_notes(progress);
-    encoder.print_notes(progress);
-    if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
-    if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
-    TRY(publish(train, val, old, o.shard_tokens));
-    std::vector<std::string> written = train.files;
-    written.insert(written.end(), val.files.begin(), val.files.end());
+    run.print_notes();
+    const ShardSeries &train = set.train, &val = set.val;
+    const int64_t text_bytes = run.text_bytes, all_tokens = train.tokens() + val.tokens();
+    if (all_tokens == 0) return fail(Exit::input, "expected text, found none in the input");
+    TRY(set.publish(run.counters()));
+    std::vector<std::string> written = train.paths();
+    written.insert(written.end(), val.paths().begin(), val.paths().end());
 
     char text[256];
     snprintf(text, sizeof text, "%lld tokens (%lld train, %lld validation), %.2f bytes per token, in ",
-             (long long)(train.tokens + val.tokens), (long long)train.tokens, (long long)val.tokens,
-             double(text_bytes) / double(train.tokens + val.tokens));
+             (long long)all_tokens, (long long)train.tokens(), (long long)val.tokens(),
+             double(text_bytes) / double(all_tokens));
     progress.line(text + written[0] + (written.size() > 1 ? " ... " + written.back() : ""), true);
-    if (o.val_fraction > 0 && val.tokens == 0)
-        progress.note("no validation shard: " + too_short(train.documents, text_bytes, o.val_fraction));
+    if (o.val_fraction > 0 && val.tokens() == 0)
+        progress.note("no validation shard: " + too_short(train.documents(), text_bytes, o.val_fraction));
     return {};
 }
 }    // namespace
@@ -449,6 +463,12 @@ Command tokenize_command() {
                  "text, ordinary text, as in crawled pages; token, that token, as in conversations that a chat "
                  "template has written",
          .choices = {"text", "token"}},
+        {.name = "--save-every",
+         .to = &o->save_every,
+         .help = "seconds: after this time, and as often, what is done is made safe, so that the same command "
+                 "continues after an interruption (of stdin it begins anew)",
+         .min = 0,
+         .max = 1e6},
         {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}};
     add_input_flags(c.flags, o->input);
     c.run = [o] { return tokenize(*o); };

@@ -1,0 +1,229 @@
+// shard_set.cpp - see shard_set.h.
+#include "shard_set.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/console.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "files/json.h"
+#include "merge.h"
+
+namespace fs = std::filesystem;
+using nlohmann::json, nlohmann::ordered_json;
+
+namespace {
+constexpr int64_t LONGEST_JOURNAL = 64 << 20;
+constexpr const char* KEYS[] = {"train", "val"};
+
+bool exists(const std::string& path) {
+    std::error_code error;
+    return fs::exists(path, error);
+}
+}    // namespace
+
+// ---- one series ---------------------------------------------------------------------------------
+
+Status ShardSeries::begin_document() {
+    const std::vector<int>& bos = tokenizer.vocabulary().before;
+    if (begun++ && !bos.empty()) TRY(end_document());
+    return append(bos.empty() ? std::vector<int>{tokenizer.end_of_text()} : bos, true);
+}
+Status ShardSeries::append(const std::vector<int>& ids, bool begins) {
+    for (size_t at = 0; at < ids.size();) {
+        if (!open) TRY(open_next());
+        ShardWriter& writer = writers.back();
+        if (begins) writer.count_document();
+        const int64_t n = std::min(int64_t(ids.size() - at), limit - writer.tokens());
+        TRY(writer.append(ids.data() + at, n));
+        for (int64_t i = 0; i < n; i++) hash = mix(hash, uint64_t(ids[at + size_t(i)]));
+        at += size_t(n);
+        written += n;
+        if (writer.tokens() == limit) TRY(close());
+    }
+    return {};
+}
+Status ShardSeries::end() {
+    if (begun) TRY(end_document());
+    return close();
+}
+Status ShardSeries::end_document() {
+    return tokenizer.end_of_text() < 0 ? Status{} : append({tokenizer.end_of_text()});
+}
+Status ShardSeries::close() { return std::exchange(open, false) ? writers.back().close() : Status{}; }
+
+// Every shard stays open until all are renamed; the usual limit is 1024 open files.
+void ShardSeries::allow_open_files() const {
+    rlimit files_open;
+    if (writers.size() != 500 || getrlimit(RLIMIT_NOFILE, &files_open) != 0) return;
+    files_open.rlim_cur = files_open.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files_open);
+}
+Status ShardSeries::open_next() {
+    allow_open_files();
+    files.push_back(stem + formatted("_%03zu.bin", files.size()));
+    open = true;
+    return writers.emplace_back().open(files.back(), tokenizer.vocab_size(), tokenizer.fingerprint());
+}
+// Completes all shards under their temporary names. `text`: hash of all tokens of this run.
+Status ShardSeries::finish(uint64_t text) {
+    const uint64_t id = mix(text, hash) | 1;
+    for (size_t i = 0; i < writers.size(); i++) TRY(writers[i].finish({id, int(i), int(writers.size())}));
+    return {};
+}
+
+Result<ordered_json> ShardSeries::save() {
+    ordered_json shards = ordered_json::array();
+    for (ShardWriter& writer : writers) {
+        TRY(writer.save());
+        shards.push_back({{"tokens", writer.tokens()}, {"documents", writer.documents()}});
+    }
+    return ordered_json{{"tokens", written}, {"documents", begun}, {"hash", hash}, {"open", open}, {"shards", shards}};
+}
+// `complete`: a shard without a temporary has its name already.
+Status ShardSeries::restore(const json& saved, bool complete, const std::string& journal) {
+    const JsonFields fields{saved, journal};
+    TRY(fields.get("tokens", &written, 0, INT64_MAX));
+    TRY(fields.get("documents", &begun, 0, INT64_MAX));
+    TRY(fields.get("hash", &hash));
+    const bool listed = saved.contains("shards") && saved["shards"].is_array();
+    if (!listed || !saved.contains("open") || !saved["open"].is_boolean())
+        return fail(Exit::input, "%s: expected a list of shards, found none", journal.c_str());
+    open = saved["open"].get<bool>();
+    for (const json& one : saved["shards"]) {
+        if (!one.is_object()) return fail(Exit::input, "%s: expected an object for each shard", journal.c_str());
+        int64_t tokens = 0, documents = 0;
+        TRY((JsonFields{one, journal}.get("tokens", &tokens, 0, limit)));
+        TRY((JsonFields{one, journal}.get("documents", &documents, 0, INT32_MAX)));
+        allow_open_files();
+        files.push_back(stem + formatted("_%03zu.bin", files.size()));
+        ShardWriter writer;
+        Status reopened = writer.reopen(files.back(), tokenizer.vocab_size(), tokenizer.fingerprint(), tokens,
+                                        documents, open && &one == &saved["shards"].back());
+        if (!reopened.ok() && complete && exists(files.back())) continue;
+        if (!reopened.ok())
+            return fail(reopened.code,
+                        "%s (%s has the rest of an interrupted run; remove that file to "
+                        "begin anew)",
+                        reopened.message.c_str(), journal.c_str());
+        writers.push_back(writer);
+    }
+    return {};
+}
+
+// ---- the set ------------------------------------------------------------------------------------
+
+ShardSetWriter::ShardSetWriter(const std::string& prefix, const Tokenizer& t, int64_t tokens_of_shard, uint64_t run)
+    : train(prefix + "train", t, tokens_of_shard), val(prefix + "val", t, tokens_of_shard), begin(prefix),
+      journal(prefix + "tokenize.journal"), shard_tokens(tokens_of_shard), run_hash(run) {}
+ShardSetWriter::~ShardSetWriter() {
+    for (ShardSeries* series : {&train, &val})
+        for (ShardWriter& writer : series->writers)
+            if (keep) writer.keep();
+}
+
+// Removes the temporaries of a run that cannot be continued.
+Status ShardSetWriter::discard(const json& saved) const {
+    for (const char* key : KEYS) {
+        if (!saved.contains(key) || !saved[key].is_object()) continue;
+        const ShardSeries& series = key == KEYS[0] ? train : val;
+        const size_t shards = saved[key].contains("shards") ? saved[key]["shards"].size() : 0;
+        for (size_t i = 0; i < shards; i++)
+            TRY(remove_leftovers(series.stem + formatted("_%03zu.bin", i), Paths::one, [](const std::string& left) {
+                unlink(left.c_str());
+                return Status{};
+            }));
+    }
+    unlink(journal.c_str());
+    return {};
+}
+
+Result<json> ShardSetWriter::resume(std::string& note) {
+    if (!exists(journal)) return json();
+    const std::string text = TRY(read_file(journal, LONGEST_JOURNAL));
+    const json saved = TRY(json_parse(text, journal, 8));
+    uint64_t run = 0;
+    bool whole = saved.is_object() && saved.contains("complete") && saved["complete"].is_boolean();
+    for (const char* key : {"train", "val", "counters"}) whole = whole && saved.contains(key) && saved[key].is_object();
+    if (!whole)
+        return fail(Exit::input, "%s: expected the journal of an interrupted run; remove the file to begin anew",
+                    journal.c_str());
+    TRY((JsonFields{saved, journal}.get("run", &run)));
+    if (run_hash == 0 || run != run_hash) {
+        TRY(discard(saved));
+        note = journal + ": an interrupted run had other files, other options or another tokenizer; begins anew";
+        return json();
+    }
+    publishing = saved["complete"].get<bool>();
+    TRY(train.restore(saved["train"], publishing, journal));
+    TRY(val.restore(saved["val"], publishing, journal));
+    keep = true;
+    keep_temporaries();
+    return saved["counters"];
+}
+
+Status ShardSetWriter::save(const ordered_json& counters) {
+    if (run_hash == 0) return {};
+    const ordered_json all = {{"run", run_hash},
+                              {"complete", publishing},
+                              {"counters", counters},
+                              {"train", TRY(train.save())},
+                              {"val", TRY(val.save())}};
+    TRY(replace_file(journal, all.dump(1) + "\n"));
+    if (!keep) keep_temporaries();
+    keep = true;
+    return {};
+}
+
+Status ShardSetWriter::publish(const ordered_json& counters) {
+    if (!publishing) {
+        const uint64_t text = mix(mix(train.hash, val.hash), uint64_t(shard_tokens));
+        TRY(train.finish(text));
+        TRY(val.finish(text + 1));
+        publishing = true;
+        TRY(save(counters));
+    }
+    keep_temporaries();
+    // Of the existing shards, those that are not this run's go first.
+    auto named = [&](const std::string& path) {
+        for (const ShardSeries* series : {&train, &val}) {
+            const bool ours = std::count(series->files.begin(), series->files.end(), path) > 0;
+            if (ours)
+                return !std::any_of(series->writers.begin(), series->writers.end(),
+                                    [&](const ShardWriter& writer) { return writer.path() == path; });
+        }
+        return false;
+    };
+    for (const std::string& path : existing(begin))
+        if (!named(path) && remove(path.c_str()))
+            return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));
+    for (ShardSeries* series : {&val, &train})
+        for (ShardWriter& writer : series->writers) TRY(writer.publish());
+    unlink(journal.c_str());
+    keep = false;
+    return {};
+}
+
+std::vector<std::string> ShardSetWriter::existing(const std::string& prefix) {
+    std::vector<std::string> found;
+    // Splits by hand, because fs::path would change dir//x_ to dir/x_, unlike the written names.
+    const size_t cut = prefix.rfind('/') + 1;    // 0 if there is no slash
+    const std::string dir = prefix.substr(0, cut), begin = prefix.substr(cut);
+    std::error_code error;
+    fs::directory_iterator it(dir.empty() ? "." : dir, error), end;
+    for (; !error && it != end; it.increment(error)) {
+        const std::string name = it->path().filename().string();
+        for (const std::string& stem : {begin + "train_", begin + "val_"}) {
+            const bool named = name.starts_with(stem) && name.ends_with(".bin") && name.size() > stem.size() + 4;
+            const size_t digits = named ? name.find_first_not_of("0123456789", stem.size()) : 0;
+            if (named && digits == name.size() - 4) found.push_back(dir + name);
+        }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+}

@@ -1,0 +1,77 @@
+// shard_set.h - writes the shards of one run of `tokenize`, and continues those of a killed run.
+//
+// Until all shards are complete they have temporary names. PREFIXtokenize.journal says how far an
+// interrupted run has come: the tokens that are safely in each temporary, and the command's own
+// counters. The same command then goes on from there. The files are those of an uninterrupted
+// run, because the temporaries are cut to the tokens that the journal counts.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bpe.h"
+#include "loader.h"
+
+// Shards STEM_000.bin and following, as many as the tokens need. <|endoftext|> precedes each
+// document and ends the last one; with a tokenizer that has BOS, BOS precedes a document and EOS
+// follows it.
+class ShardSeries {
+  public:
+    ShardSeries(std::string path_stem, const Tokenizer& t, int64_t tokens_of_shard)
+        : stem(std::move(path_stem)), tokenizer(t), limit(tokens_of_shard) {}
+    Status begin_document();
+    Status append(const std::vector<int>& ids, bool begins = false);
+    Status end();
+    const std::vector<std::string>& paths() const { return files; }
+    int64_t tokens() const { return written; }
+    int64_t documents() const { return begun; }
+
+  private:
+    friend class ShardSetWriter;
+    std::string stem;
+    const Tokenizer& tokenizer;
+    int64_t limit, written = 0, begun = 0;
+    uint64_t hash = 0;    // of the tokens written
+    std::vector<std::string> files;
+    std::vector<ShardWriter> writers;
+    bool open = false;    // the last shard takes more tokens
+
+    Status open_next();
+    void allow_open_files() const;
+    Status end_document();
+    Status close();
+    Status finish(uint64_t text);
+    Result<nlohmann::ordered_json> save();
+    Status restore(const nlohmann::json& saved, bool complete, const std::string& journal);
+};
+
+class ShardSetWriter {
+  public:
+    // prefix: of the shards' paths. run: hash of all that determines the shards; 0: no journal.
+    ShardSetWriter(const std::string& prefix, const Tokenizer& t, int64_t shard_tokens, uint64_t run);
+    ~ShardSetWriter();
+    ShardSeries train, val;
+
+    // Takes up an interrupted run of the same command, and returns its counters; null: there is
+    // none. Temporaries of a run with other input or options are removed, and `note` says so.
+    // Exit 2: another process writes these shards; 3: the journal is damaged.
+    Result<nlohmann::json> resume(std::string& note);
+    // Whether the interrupted run had completed all shards, which only lack their names.
+    bool complete() const { return publishing; }
+    // Makes all that was appended safe, together with the command's counters. Exit 4.
+    Status save(const nlohmann::ordered_json& counters);
+    bool saved() const { return keep; }
+    // Completes the shards and names them, validation shards first, after removing the shards of an
+    // earlier run. Whoever sees a training shard of this run thus sees all validation shards.
+    Status publish(const nlohmann::ordered_json& counters);
+    // Existing files PREFIX{train,val}_N.bin, sorted.
+    static std::vector<std::string> existing(const std::string& prefix);
+
+  private:
+    std::string begin, journal;
+    int64_t shard_tokens;
+    uint64_t run_hash;
+    bool keep = false, publishing = false;    // temporaries outlive this object; all are complete
+
+    Status discard(const nlohmann::json& saved) const;
+};
