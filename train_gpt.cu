@@ -60,14 +60,9 @@ Status Trainer::run() {
 
 // ---- the step loop ------------------------------------------------------------------------------
 
-// Parts of a rank's stop_flags beside a signal's number, which is always smaller. Rank 0 sets
-// SAVE_DUE when a checkpoint is due by its clock; all ranks then write the checkpoint. Each rank
-// adds SAVE_PHASE times the number of the phase of a checkpoint that its thread has finished.
-constexpr int SAVE_DUE = 1024, SAVE_PHASE = 2048;
-
-int Trainer::stop_flags() const {
+ReportFlags Trainer::flags() const {
     const bool due = o.save_minutes > 0 && now_seconds() - saved_at >= 60 * o.save_minutes;
-    return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0) + SAVE_PHASE * int(writer->finished_phase());
+    return {int(stop_signal), due && ranks.first(), int(writer->finished_phase())};
 }
 
 // Whether sequences must keep the positions behind their last target, because the step depends on
@@ -128,7 +123,7 @@ Status Trainer::issue_update(int64_t first, bool last) {
     OptimizerParams params = optimizer_params;
     params.lr = float(learning_rate(schedule, issued));
     params.average_rate = last ? average_rate(issued) : 0;
-    g.train.update(params, limits, uint64_t(o.seed), stop_flags());
+    g.train.update(params, limits, uint64_t(o.seed), flags().packed());
     if (!squares.empty()) gather_norms(squares);
     return {};
 }
@@ -137,12 +132,13 @@ Step Trainer::outcome() {
     const Step s = device.model->train.finish(&reports, &router_totals);
     loss->end();
     for (const RankReport& rank : reports) {
-        if (!stop) stop = int(rank.signal) % SAVE_DUE;
-        save_due |= (int(rank.signal) & SAVE_DUE) != 0;
+        const ReportFlags theirs = ReportFlags::of(rank.signal);
+        if (!stop) stop = theirs.signal;
+        save_due |= theirs.save_due;
     }
     if (ranks.count() == 1) {    // `reports` is empty
         stop = stop_signal;
-        save_due = (stop_flags() & SAVE_DUE) != 0;
+        save_due = flags().save_due;
     }
     const double loss_z = state.loss.score(s.loss), norm_z = state.grad_norm.score(s.norm);
     state.loss.add(s.loss);
@@ -259,6 +255,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     row.set("memory", int64_t(memory), "time", unix_seconds());
     loss->add_speeds(row);
     row.set("tokens", state.tokens);
+    if (save_seconds > 0) row.set("save_ms", 1e3 * std::exchange(save_seconds, 0));
     add_data(row);
     loss->add_metrics(row);
     if (s.skipped) row.set("skipped", true);
@@ -309,27 +306,35 @@ Status Trainer::catch_up() {
     return write_rows();
 }
 
-// Part of a core's time that a CPU run leaves to the thread that writes a checkpoint: a step takes
-// 2 % longer on two cores. A GPU's run leaves it a whole core.
+// Part of a core's time that is left to the thread that writes a checkpoint, if training uses all
+// cores.
 constexpr double WRITER_SHARE = 0.04;
 
-bool Trainer::writes_beside() const {
-    if (o.async_save != "auto") return o.async_save == "on";
-    const double bytes = double(CheckpointWriter::copy_bytes(*device.model)) * ranks.info.local_ranks;
-    return 1.1 * bytes + (256 << 20) < double(cpu_ops<float>().free_bytes());
+bool Trainer::has_room_for_copy() {
+    const double needed = 1.1 * double(CheckpointWriter::copy_cost(*device.model).bytes()) * ranks.info.local_ranks;
+    const auto free = double(cpu_ops<float>().free_bytes());
+    if (needed + (256 << 20) < free) return true;
+    if (!std::exchange(no_room, true))
+        progress.note(
+            formatted("note: training waits while checkpoints are written: a copy would take %s, of %s that "
+                      "are free",
+                      human_bytes(needed).c_str(), human_bytes(free).c_str()));
+    return false;
 }
 
 // Begins a checkpoint after the one before has ended. Unless `wait`, a thread writes it during the
-// next steps, if there is memory for a copy. A failed write is only a warning: older checkpoints
-// are whole, and the next write may succeed.
+// next steps, if this rank has memory for a copy; ranks without write their tensors here. A failed
+// write is only a warning: older checkpoints are whole, and the next write may succeed.
 Status Trainer::save(bool wait) {
     CHECK(issued == state.step, "a step is on its way");
+    const double began = now_seconds();
     Model& g = *device.model;
-    if (ranks.coordinator) ranks.coordinator->activity.enter("writing a checkpoint");
     (void)end_save();    // notes a failure
-    if (ranks.coordinator)
+    if (ranks.coordinator) {
+        ranks.coordinator->activity.enter("writing a checkpoint");
         TRY(check_same_on_ranks(formatted("parameters after step %lld: %016llx\n", (long long)state.step,
                                           (unsigned long long)g.store.hash())));
+    }
     state.algorithms = device_choices();
     saved_at = now_seconds();
     save_due = false;
@@ -340,27 +345,36 @@ Status Trainer::save(bool wait) {
             return fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
         return loss->sync();
     };
-    writer->share = device.gpu ? 1 : WRITER_SHARE;
-    const auto copy = !wait && writes_beside() ? CheckpointWriter::Copy::yes : CheckpointWriter::Copy::no;
+    const bool has_idle_core = device.gpu || pool_threads() < pool_cores();
+    writer->share = has_idle_core ? 1 : WRITER_SHARE;
+    const bool copies = !wait && o.async_save && has_room_for_copy();
     g.store.collect();
-    const Status begun = writer->begin(g, tokenizer, state, generation, copy, flush);
+    Status s = writer->begin(g, tokenizer, state, generation,
+                             copies ? CheckpointWriter::Copy::yes : CheckpointWriter::Copy::no, flush);
     g.store.forget();
-    if (!begun.ok()) return save_failed(begun);
-    return copy == CheckpointWriter::Copy::no ? end_save() : Status{};
+    if (!s.ok()) s = save_failed(s);
+    else if (wait) s = end_save();
+    save_seconds += now_seconds() - began;
+    return s;
 }
 
-// Notes that there is no checkpoint. If its step was the best by validation, the best one before is
-// the best again, since that has a checkpoint.
+// Notes what failed. Without a checkpoint of the step that was the best by validation, the best
+// step before it is the best again. All ranks do alike.
 Status Trainer::save_failed(const Status& s) {
-    const bool missing = !writer->published();
-    if (missing) progress.note("warning: no checkpoint of step " + std::to_string(save_step) + ": " + s.message);
-    if (missing && o.keep_best && state.best_step == save_step)
-        std::tie(state.best_step, state.best_loss) = best_before_save;
+    const std::string step = std::to_string(save_step);
+    if (writer->published()) {
+        progress.note("warning: the checkpoint of step " + step + " is there, but: " + s.message);
+        return s;
+    }
+    progress.note("warning: no checkpoint of step " + step + ": " + s.message);
+    if (o.keep_best && state.best_step == save_step) std::tie(state.best_step, state.best_loss) = best_before_save;
+    if (previous_best.first == save_step) previous_best = best_before_save;
     return s;
 }
 // Waits for the checkpoint that is being written, if any.
 Status Trainer::end_save() {
     if (!writer->active()) return {};
+    if (ranks.coordinator) ranks.coordinator->activity.enter("writing a checkpoint");
     const Status s = writer->finish();
     return s.ok() ? s : save_failed(s);
 }
@@ -368,10 +382,11 @@ Status Trainer::end_save() {
 // step, by the reports that they share.
 Status Trainer::advance_save() {
     if (!writer->active()) return {};
-    const auto has_finished = [&](int flags) { return flags / SAVE_PHASE == int(writer->current_phase()); };
-    const bool all = ranks.count() == 1 ? has_finished(stop_flags())
-                                        : std::ranges::all_of(reports, has_finished,
-                                                              [](const RankReport& r) { return int(r.signal); });
+    const int phase = int(writer->current_phase());
+    const bool all = ranks.count() == 1 ? flags().phase == phase
+                                        : std::ranges::all_of(reports, [&](const RankReport& r) {
+                                              return ReportFlags::of(r.signal).phase == phase;
+                                          });
     if (!all) return {};
     const Status s = writer->advance();
     return s.ok() ? s : save_failed(s);
@@ -456,7 +471,7 @@ Status Trainer::diverged() {
 Status Trainer::stopped() {
     std::string who;    // first signalled rank; launchers signal all
     for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
-        if (int(reports[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.coordinator->name(r);
+        if (ReportFlags::of(reports[size_t(r)].signal).signal != 0) who = " of " + ranks.coordinator->name(r);
     return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
             "stopped by a signal" + who + " after step " + std::to_string(state.step) + "; to go on" +
                 (ranks.count() > 1 ? " (under its launcher)" : "") + ":\n  " + program_invocation_name +
@@ -468,6 +483,7 @@ Status Trainer::stopped() {
 // outcomes set the next step's limits. All these conditions are equal on every rank.
 Status Trainer::loop() {
     writer = std::make_unique<CheckpointWriter>(o.out, o.keep, ranks.coordinator.get());
+    if (resuming) writer->add_whole(start);    // verified when it was loaded
     started = saved_at = now_seconds();
     first_step = issued = state.step;
     flops_per_token = training_flops(device.model->op, config, o.seq_len, plan.weighted);

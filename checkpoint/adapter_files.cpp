@@ -376,6 +376,7 @@ std::vector<TensorSource> adapter_sources(const Model& g) {
                                {m.rows},
                                rows_of(tensor(adapter_tensor(m.tensor, 'm')), 0, 1)});
     }
+    for (TensorSource& s : sources) s.in_order = true;
     return sources;
 }
 

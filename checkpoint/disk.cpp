@@ -102,7 +102,6 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
             int64_t n = retry_eintr([&] { return disk.write(fd, waiting.data() + done, piece); });
             if (n == 0) n = -ENOSPC;
             TRY(disk_status(path, "write", n));
-            count_progress();
             done += n;
         }
         waiting.clear();

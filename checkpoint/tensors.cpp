@@ -89,7 +89,10 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix, Te
             return {};
         };
         TensorSource source{prefix + p.name, type, file_shape(t, p), plain};
-        if (t.layout == FileLayout::transposed) source.fill = read_transposed;
+        if (t.layout == FileLayout::transposed) {
+            source.fill = read_transposed;
+            source.in_order = true;
+        }
         sources->push_back(std::move(source));
     }
 }

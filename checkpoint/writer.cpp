@@ -97,10 +97,16 @@ std::vector<CheckpointWriter::TensorFile> CheckpointWriter::tensor_files(const M
     add(checkpoint_file("optimizer", rank, ranks), checkpoint_tensors(g, optimizer_states(g)));
     return files;
 }
-int64_t CheckpointWriter::copy_bytes(const Model& g) {
-    int64_t bytes = 0;
-    for (const TensorFile& file : tensor_files(g)) bytes += safetensors_bytes(file.sources);
-    return bytes;
+CheckpointWriter::CopyCost CheckpointWriter::copy_cost(const Model& g) {
+    CopyCost cost;
+    int64_t largest = 0;
+    for (const TensorFile& file : tensor_files(g)) {
+        cost.files += safetensors_bytes(file.sources);
+        for (const TensorSource& t : file.sources)
+            if (t.in_order) largest = std::max(largest, tensor_bytes(t));
+    }
+    cost.transposes = 2 * largest * (g.op.on_host() ? pool_threads() : 1);    // as read, and transposed
+    return cost;
 }
 // Copies the tensors of all files. False: there is no memory for a copy.
 bool CheckpointWriter::copy_tensors(bool on_host) {
@@ -145,7 +151,7 @@ Status CheckpointWriter::begin(const Model& g, const Tokenizer& of_run, const Tr
     if (g.plan.ranks > 1)
         indices.push_back({"optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", optimizer_states(g))});
     background = copy == Copy::yes && copy_tensors(g.op.on_host());
-    start(Phase::tensors);
+    start(coordinator ? Phase::tensors : Phase::all);
     return {};
 }
 
@@ -162,14 +168,25 @@ void CheckpointWriter::start(Phase next) {
                 run_phase();
             });
             return;
-        } catch (const std::system_error&) {}    // no threads left: the caller works
+        } catch (const std::system_error&) {    // no threads left: the caller works
+            background = false;
+        }
     run_phase();
 }
 
 Status CheckpointWriter::work(Phase which) {
-    if (which == Phase::tensors) return write_tensors();
-    if (!first) return {};
-    return which == Phase::rest ? write_rest() : checkpoint_prune(run, keep, disk, &whole);
+    switch (which) {
+        case Phase::tensors: return write_tensors();
+        case Phase::rest: return first ? write_rest() : Status{};
+        case Phase::prune: return first && keep >= 0 ? checkpoint_prune(run, keep, disk, &whole) : Status{};
+        default: return work_all();
+    }
+}
+Status CheckpointWriter::work_all() {
+    TRY(work(Phase::tensors));
+    TRY(work(Phase::rest));
+    whole.insert(directory);
+    return work(Phase::prune);
 }
 
 Status CheckpointWriter::write_tensors() {
@@ -179,7 +196,8 @@ Status CheckpointWriter::write_tensors() {
         auto from_copy = [&](const FileSink& sink) -> Status {
             for (int64_t at = 0; at < file.copy.bytes(); at += CHUNK) {
                 TRY(sink(file.copy.data() + at, std::min(CHUNK, file.copy.bytes() - at)));
-                if (background) rest_until(began + (thread_seconds() - used) / share);
+                if (background && !rest_until(began + (thread_seconds() - used) / share)) continue;
+                count_progress();    // for those who wait; beside training it would hide a stalled step
             }
             return {};
         };
@@ -189,9 +207,10 @@ Status CheckpointWriter::write_tensors() {
     }
     return {};
 }
-void CheckpointWriter::rest_until(double time) {
+// Sleeps until `time`, or until the caller waits for the thread: returns whether it does.
+bool CheckpointWriter::rest_until(double time) {
     std::unique_lock<std::mutex> held(mutex);
-    hurried.wait_for(held, std::chrono::duration<double>(time - now_seconds()), [&] { return hurry; });
+    return hurried.wait_for(held, std::chrono::duration<double>(time - now_seconds()), [&] { return hurry; });
 }
 
 Status CheckpointWriter::write_rest() {
@@ -208,6 +227,7 @@ Status CheckpointWriter::write_rest() {
     };
     TRY(flush_directory(temporary));
     TRY(rename_directory(disk, temporary, directory, Overwrite::yes));
+    named = true;
     lock->renamed(directory);
     TRY(flush_directory(run));
     return remove_directory(temporary, disk);    // older checkpoint of this step, exchanged before
@@ -216,25 +236,24 @@ Status CheckpointWriter::write_rest() {
 Status CheckpointWriter::advance() {
     CHECK(active(), "no checkpoint is being written");
     if (thread.joinable()) thread.join();
-    Status s = agree(result);
-    if (!s.ok()) return end(s);
-    if (phase == Phase::tensors) {
+    const Status s = agree(result);
+    if (phase == Phase::tensors && s.ok()) {
         files.clear();
-        if (coordinator) gather_sums(&sums, *coordinator);
+        gather_sums(&sums, *coordinator);
         start(Phase::rest);
         return {};
     }
-    if (phase == Phase::rest) {
-        named = true;
+    if (phase == Phase::rest && coordinator) named = coordinator->broadcast(named ? "named" : "") == "named";
+    if (phase == Phase::rest && s.ok()) {
         whole.insert(directory);
-        if (keep < 0) return end({});
         start(Phase::prune);
         return {};
     }
-    return end({});
+    return end(s);
 }
 
-// Ends a checkpoint, and removes what a failed one has left.
+// Ends a checkpoint, and removes what one without a name has left. After the rename, the temporary
+// name may hold an older checkpoint of the step, which pruning removes.
 Status CheckpointWriter::end(const Status& s) {
     if (!named && first) (void)remove_directory(temporary, disk);    // the first error is reported
     lock.reset();

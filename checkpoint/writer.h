@@ -8,9 +8,10 @@
 //             renames the directory and flushes RUN
 //   prune     rank 0 removes older checkpoints
 //
-// With Copy::yes a thread does the work of each phase, and the caller asks finished_phase() now and
-// then. The thread reads only copies, so the model may change; it takes at most `share` of a core's
-// time, until somebody waits for it. A crash finds the same states on the disk either way.
+// With Copy::yes a thread works, on copies alone, so the model may change. A single process has
+// nobody to meet: its thread does all three phases. While the thread writes tensors, it takes at
+// most `share` of a core's time, until `finish` waits for it. A crash finds the same states on the
+// disk as without a thread.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -21,7 +22,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 
-// Memory of the host in huge pages, where the system grants them; null if it has too little.
+// Memory of the host, in huge pages where the system grants them. Null if the system refuses; under
+// overcommit it grants more than there is, so a caller asks for the free memory first.
 class LargeBuffer {
   public:
     LargeBuffer() = default;
@@ -44,7 +46,7 @@ class LargeBuffer {
 class CheckpointWriter {
   public:
     enum class Copy { no, yes };
-    enum class Phase { none, tensors, rest, prune };
+    enum class Phase { none, tensors, rest, prune, all };
 
     // most: checkpoint_prune's `keep`, -1: nothing is pruned. of_ranks: null for one rank.
     explicit CheckpointWriter(const std::string& of_run, int most = -1, Coordinator* of_ranks = nullptr,
@@ -53,8 +55,15 @@ class CheckpointWriter {
     CheckpointWriter(const CheckpointWriter&) = delete;
     ~CheckpointWriter();    // gives up a checkpoint that is not finished
 
-    // Bytes of this rank's tensors' files, which Copy::yes copies.
-    static int64_t copy_bytes(const Model& g);
+    // Bytes of host memory that Copy::yes takes on this rank: this rank's tensors as in files, and
+    // what transposing some of them takes meanwhile.
+    struct CopyCost {
+        int64_t files = 0, transposes = 0;
+        int64_t bytes() const { return files + transposes; }
+    };
+    static CopyCost copy_cost(const Model& g);
+    // A checkpoint whose files were verified, so that pruning does not read them again.
+    void add_whole(const std::string& dir) { whole.insert(dir); }
     // Begins a checkpoint of state.step, after ParamStore::collect; no other one may be active.
     // With Copy::yes, the model may change as soon as this has returned; without memory for the
     // copy, this rank writes its tensors at once. `flush` runs on rank 0 before MANIFEST is
@@ -70,7 +79,8 @@ class CheckpointWriter {
     // exit 7; the checkpoint has then ended.
     Status advance();
     Status finish();    // all ranks: advances to the end, and waits with the thread at full speed
-    // Whether the last checkpoint has its name, so that only pruning can have failed.
+    // Whether the last checkpoint has its name, on all ranks alike. If it has, and a phase failed
+    // all the same, flushing RUN or removing an older checkpoint failed.
     bool published() const { return named; }
     double share = 1;    // fraction of a core's time
 
@@ -84,9 +94,10 @@ class CheckpointWriter {
     const int keep;
     Coordinator* const coordinator;
     const Disk& disk;
-    std::set<std::string> whole;    // checkpoints that this writer has written
+    std::set<std::string> whole;    // written by this writer, or verified
 
-    bool first = true, background = false, named = false;
+    bool first = true, background = false;
+    std::atomic<bool> named = false;
     Config config;
     Tokenizer tokenizer;
     GenerationConfig generation;
@@ -110,9 +121,10 @@ class CheckpointWriter {
     bool copy_tensors(bool on_host);
     void start(Phase next);
     Status work(Phase which);
+    Status work_all();
     Status write_tensors();
     Status write_rest();
-    void rest_until(double time);    // or until somebody waits for the thread
+    bool rest_until(double time);
     void full_speed();
     Status agree(const Status& s) { return coordinator ? coordinator->agree(s) : s; }
     Status end(const Status& s);

@@ -194,12 +194,12 @@ std::string header_text(const std::vector<TensorSource>& tensors) {
 
 constexpr int64_t PIECE = 1 << 18;    // elements
 
-Status write_tensor(const TensorSource& t, const FileSink& sink) {
-    const int64_t n = elements(t.shape);
-    std::vector<float> wide(size_t(std::min(PIECE, n)));
+// Passes the bytes of elements [first, end) to `sink`.
+Status write_elements(const TensorSource& t, int64_t first, int64_t end, const FileSink& sink) {
+    std::vector<float> wide(size_t(std::min(PIECE, end - first)));
     std::vector<bf16> as_bf16(t.type == TensorType::f32 ? 0 : wide.size());
-    for (int64_t first = 0; first < n; first += PIECE) {
-        const int64_t count = std::min(PIECE, n - first);
+    for (int64_t count; first < end; first += count) {
+        count = std::min(PIECE, end - first);
         TRY(t.fill(first, count, wide.data()));
         if (t.type == TensorType::f32) {
             TRY(sink(wide.data(), count * 4));
@@ -209,6 +209,16 @@ Status write_tensor(const TensorSource& t, const FileSink& sink) {
         }
     }
     return {};
+}
+// Writes the bytes of elements [first, end) to memory.
+Status copy_elements(const TensorSource& t, int64_t first, int64_t end, char* to) {
+    if (t.type == TensorType::f32 && reinterpret_cast<uintptr_t>(to) % alignof(float) == 0)
+        return t.fill(first, end - first, reinterpret_cast<float*>(to));
+    return write_elements(t, first, end, [&](const void* data, int64_t bytes) {
+        memcpy(to, data, size_t(bytes));
+        to += bytes;
+        return Status{};
+    });
 }
 }    // namespace
 
@@ -222,27 +232,30 @@ int64_t safetensors_bytes(const std::vector<TensorSource>& tensors) {
 Status safetensors_write(const std::vector<TensorSource>& tensors, const FileSink& sink) {
     const std::string header = header_text(tensors);
     TRY(sink(header.data(), int64_t(header.size())));
-    for (const TensorSource& t : tensors) TRY(write_tensor(t, sink));
+    for (const TensorSource& t : tensors) TRY(write_elements(t, 0, elements(t.shape), sink));
     return {};
 }
 
 Status safetensors_copy(const std::vector<TensorSource>& tensors, char* to, bool parallel) {
     const std::string header = header_text(tensors);
     to = std::copy(header.begin(), header.end(), to);
-    std::vector<char*> begins;
+    struct Part {
+        const TensorSource* tensor;
+        int64_t first, end;    // elements
+        char* to;
+    };
+    constexpr int64_t PART = 1 << 22;    // elements: a GPU copies large pieces fastest
+    std::vector<Part> parts;
     for (const TensorSource& t : tensors) {
-        begins.push_back(to);
+        const int64_t n = elements(t.shape), part = t.in_order ? std::max<int64_t>(n, 1) : PART;
+        for (int64_t first = 0; first < n; first += part)
+            parts.push_back({&t, first, std::min(n, first + part), to + first * row_of(t.type).bytes});
         to += tensor_bytes(t);
     }
-    std::vector<Status> done(tensors.size());
-    each_chunk_if(parallel, int64_t(tensors.size()), [&](int64_t i, int) {
-        const TensorSource& t = tensors[size_t(i)];
-        char* at = begins[size_t(i)];
-        done[size_t(i)] = write_tensor(t, [&](const void* data, int64_t bytes) {
-            memcpy(at, data, size_t(bytes));
-            at += bytes;
-            return Status{};
-        });
+    std::vector<Status> done(parts.size());
+    each_chunk_if(parallel, int64_t(parts.size()), [&](int64_t i, int) {
+        const Part& p = parts[size_t(i)];
+        done[size_t(i)] = copy_elements(*p.tensor, p.first, p.end, p.to);
     });
     for (const Status& s : done) TRY(s);
     return {};

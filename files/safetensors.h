@@ -54,13 +54,14 @@ struct TensorSource {
     std::string name;
     TensorType type;    // f32 or bf16 (rounded to nearest even)
     std::vector<int64_t> shape;
-    std::function<Status(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count), in order
+    std::function<Status(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count)
+    bool in_order = false;    // fill must be called in the elements' order
 };
 int64_t tensor_bytes(const TensorSource& t);                            // in the file
 int64_t safetensors_bytes(const std::vector<TensorSource>& tensors);    // the whole file
 // Passes the file's bytes to `sink` in pieces (a checkpoint writes and checksums them at once).
 // Fails only if the sink or a source fails.
 Status safetensors_write(const std::vector<TensorSource>& tensors, const FileSink& sink);
-// Writes the same bytes to memory, `to` (safetensors_bytes); if `parallel`, several tensors at a
-// time on the pool's threads.
+// Writes these bytes to memory, `to` (safetensors_bytes), if `parallel` on the pool's threads:
+// pieces of tensors side by side, and tensors that are filled in order.
 Status safetensors_copy(const std::vector<TensorSource>& tensors, char* to, bool parallel);

@@ -132,9 +132,12 @@ TEST_CASE("checkpoint: the disk fails at the n-th call, for every n") {
     auto beside = [&](const std::string& run) {
         const Status s = write_beside(run, FAULTY);
         if (!Faulty::from_then_on && !s.ok()) CHECK(!has_temporary(run));
-        CHECK(loads(run) == (checkpoint_list(run).size() == 2 ? 2 : 1));
+        const bool committed = checkpoint_list(run).size() == 2;
+        if (s.ok()) CHECK(committed);
+        CHECK(loads(run) == (committed ? 2 : 1));
         return s;
     };
+    auto beside_again = [](const std::string& run) { return write_beside(run, FAULTY); };
     auto again = [](const std::string& run) {    // over a checkpoint of the same step
         return checkpoint_write(run, ToyCheckpoint(2).g, Tokenizer(), toy_state(2, 2), FAULTY);
     };
@@ -143,6 +146,7 @@ TEST_CASE("checkpoint: the disk fails at the n-th call, for every n") {
         for (bool on : {false, true}) {
             fail_everywhere(Fault::error, error, on, one, write, false);
             if (error == ENOSPC) fail_everywhere(Fault::error, error, on, one, beside, false);
+            if (error == EIO) fail_everywhere(Fault::error, error, on, two, beside_again, false);
             if (error == EIO) fail_everywhere(Fault::error, error, on, two, again, false);
             if (error == EIO) fail_everywhere(Fault::error, error, on, two, prune, false);
         }

@@ -32,7 +32,7 @@ Result<int64_t> checkpoint_copy(const Trainer& t) {
     Model model(count.table);
     if (t.plan.ranks > 1) model.store.comm = &comm;
     TRY(model.allocate(t.config, t.plan));
-    return CheckpointWriter::copy_bytes(model);
+    return CheckpointWriter::copy_cost(model).bytes();
 }
 
 Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
@@ -222,10 +222,10 @@ Status Trainer::dry_run() {
         print_table_line(COLUMNS, {std::string("  ") + r.purpose, human_bytes(double(r.bytes))});
     const int64_t total = total_bytes(rows);
     print_table_line(COLUMNS, {"  total", human_bytes(double(total)), formatted(" (%lld bytes)", (long long)total)});
-    if (o.async_save != "off")
+    if (o.async_save)
         print_table_line(COLUMNS,
                          {"  more in host memory during a checkpoint", human_bytes(double(TRY(checkpoint_copy(*this)))),
-                          o.async_save == "auto" ? " if there is as much, else none" : ""});
+                          " if there is as much, else none"});
     if (config.mask_kind != MaskKind::all) printf("generation    its cache takes %s\n", cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
     return plan.ranks > 1 ? print_ranks(*this) : Status{};

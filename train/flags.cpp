@@ -481,12 +481,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          },
          {
              {"--save-every", &o.save_every, "steps between checkpoints; 0: never by steps", 0, 1e12},
-             {"--async-save",
-              &o.async_save,
-              "write checkpoints from a copy, beside the next steps; auto: if memory has room for the copy",
-              0,
-              0,
-              {"auto", "on", "off"}},
+             {"--async-save", &o.async_save,
+              "a thread writes checkpoints during the next steps, from a copy, if memory has room for one"},
              {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
              {"--keep-best", &o.keep_best, "with validation: also keep the checkpoint with the lowest validation loss"},
          }}};

@@ -42,7 +42,7 @@ struct TrainOptions {
     int64_t eval_limit = 0;
     double warmup = -1, decay_part = 0.2;
     double save_minutes = 15;
-    std::string async_save = "auto";
+    bool async_save = true;
     bool keep_best = true, report = false, tensorboard = false;
     int64_t norms_every = 0;
     double lr = -1, final_lr_frac = 0.1, grad_clip = 1;
@@ -89,6 +89,18 @@ FlagGroup report_flags(TrainOptions& o);               // train/observe.cpp
 
 int64_t resident_bytes();    // resident memory of this process
 
+// A rank's report to all others beside its loss, as one number.
+struct ReportFlags {
+    int signal = 0;           // ends the run; 0: none
+    bool save_due = false;    // on rank 0: a checkpoint is due by the clock
+    int phase = 0;            // finished phase of the checkpoint that is being written
+    int packed() const { return signal + 1024 * save_due + 2048 * phase; }
+    static ReportFlags of(double packed) {
+        const int n = int(packed);
+        return {n % 1024, n / 1024 % 2 == 1, n / 2048};
+    }
+};
+
 struct Trainer {
     TrainOptions o;
     Ranks ranks;
@@ -111,23 +123,20 @@ struct Trainer {
     BatchSchedule batches;
     TrainState state;    // after the last finished step
     Progress progress;
-    LoadedModel teacher;                         // model: null without --teacher
-    Spans spans;                                 // spans of the last batch read
-    ModelSource packed_base;                     // the model whose packed weights stay mapped
-    std::string start;                           // checkpoint to start from; empty: random weights
-    bool resuming = false;                       // start is a checkpoint of this run, or --decay-from's
-    bool decaying = false;                       // start is --decay-from's
-    int start_vocabulary = 0;                    // vocabulary of `start`, with --resize-vocab
-    bool above_guessing = false;                 // recent losses are above guess_limit
-    bool vocabulary_assumed = false;             // neither options nor files give a vocabulary: GPT-2's
-    bool all_ranks_end = false;                  // each rank ends by itself; none is aborted
-    int stop = 0;                                // signal that ends the run, from any rank
-    std::vector<RankReport> reports;             // reports of all ranks on the last step
-    std::vector<double> router_totals;           // (L,E+2): sums of router_forward in the last step
-    bool save_due = false;                       // --save-minutes have passed on rank 0
-    std::unique_ptr<CheckpointWriter> writer;    // from loop() on
-    int64_t save_step = 0;                       // step of its last checkpoint
-    std::pair<int64_t, double> best_before_save = {-1, INFINITY};    // previous_best of that step
+    LoadedModel teacher;                  // model: null without --teacher
+    Spans spans;                          // spans of the last batch read
+    ModelSource packed_base;              // the model whose packed weights stay mapped
+    std::string start;                    // checkpoint to start from; empty: random weights
+    bool resuming = false;                // start is a checkpoint of this run, or --decay-from's
+    bool decaying = false;                // start is --decay-from's
+    int start_vocabulary = 0;             // vocabulary of `start`, with --resize-vocab
+    bool above_guessing = false;          // recent losses are above guess_limit
+    bool vocabulary_assumed = false;      // neither options nor files give a vocabulary: GPT-2's
+    bool all_ranks_end = false;           // each rank ends by itself; none is aborted
+    int stop = 0;                         // signal that ends the run, from any rank
+    std::vector<RankReport> reports;      // reports of all ranks on the last step
+    std::vector<double> router_totals;    // (L,E+2): sums of router_forward in the last step
+    bool save_due = false;                // --save-minutes have passed on rank 0
     int lock = -1;
     FILE* metrics = nullptr;
     LiveReports live;                           // --report, --tensorboard
@@ -148,6 +157,11 @@ struct Trainer {
            saved_at = 0;                                     // seconds: start of loop, last step's end, last checkpoint
     double flops_per_token = 0, measured_peak = 0;           // FLOPs; FLOP/s of a large product
     int64_t first_step = 0, issued = 0, device_bytes = 0;    // issued: steps queued on the device so far
+    int64_t save_step = 0;                                   // step of the writer's checkpoint
+    std::pair<int64_t, double> best_before_save = {-1, INFINITY};    // best step and loss before that step's
+    double save_seconds = 0;                                         // training has waited since the last row
+    bool no_room = false;                                            // noted: memory for a copy is missing
+    std::unique_ptr<CheckpointWriter> writer;                        // last: its thread uses the members above
 
     ~Trainer();
     Status run();
@@ -252,7 +266,7 @@ struct Trainer {
     Status issue_update(int64_t first, bool last);    // first: number of sequences before the step
     bool due_after(int64_t steps) const;              // work is due between this step and the next
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
-    int stop_flags() const;                                                // stop signal, plus SAVE_DUE if due
+    ReportFlags flags() const;
     Step outcome();                                                        // waits for the oldest issued step
     Status report(const Step& step, double seconds, bool whole = true);    // whole: validation and sample succeeded
     Status write_rows();                                                   // state.unwritten to metrics.jsonl
@@ -266,7 +280,7 @@ struct Trainer {
     void end_row();    // with extra_metrics
     Status validate_and_sample();
     Status validate();
-    bool writes_beside() const;    // a copy of the checkpoint fits into memory
+    bool has_room_for_copy();    // of a checkpoint
     Status save(bool wait);
     Status save_failed(const Status& s);
     Status end_save();
