@@ -291,7 +291,6 @@ void pool_set_threads(int threads) {
     alone = false;
 }
 
-void pool_alone() { current_worker = 0; }
 int64_t pool_loops() { return divided_loops; }
 
 void pool_run(int64_t chunks, ChunkBody body, const void* context) {

@@ -11,9 +11,6 @@ int pool_cores();
 // is set, else pool_cores(). pool_set_threads must not be called while a loop runs.
 int pool_threads();
 void pool_set_threads(int threads);
-// From now on, the calling thread runs its loops alone: for work beside a computation that needs
-// the pool.
-void pool_alone();
 // The number of loops so far that were divided among threads. The caller of each may have to wait
 // for others' last chunks.
 int64_t pool_loops();

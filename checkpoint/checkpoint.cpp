@@ -24,14 +24,13 @@ namespace fs = std::filesystem;
 
 // ---- prune --------------------------------------------------------------------------------------
 
+static Status verify(const ModelSource& m, bool weights, Cores cores = Cores::all);
+
 // Whether a checkpoint is whole. Of those in `known`, whose bytes were written or checked before,
-// only the files' sizes are compared.
+// only the files' sizes are compared. With `known`, training goes on beside this.
 static bool is_whole(const std::string& dir, std::set<std::string>* known) {
-    if (!known || !known->contains(dir)) {
-        const bool whole = checkpoint_verify(dir).ok();
-        if (whole && known) known->insert(dir);
-        return whole;
-    }
+    if (!known) return checkpoint_verify(dir).ok();
+    if (!known->contains(dir)) return verify(dir, true, Cores::one).ok() && known->insert(dir).second;
     const Result<std::vector<FileChecksum>> manifest = manifest_read(dir);
     return manifest.ok() && std::ranges::all_of(manifest.value, [&](const FileChecksum& s) {
                return checksum_verify(dir + "/" + s.name, s, false).ok();
@@ -67,7 +66,7 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk, std:
 
 // ---- verify and find ----------------------------------------------------------------------------
 
-static Status verify(const ModelSource& m, bool weights) {
+static Status verify(const ModelSource& m, bool weights, Cores cores) {
     TRY(m.opened);
     if (m.gguf) return gguf_config(*m.gguf).status;
     const std::string& dir = m.path;
@@ -78,7 +77,7 @@ static Status verify(const ModelSource& m, bool weights) {
         const bool tensors = s.name.ends_with(".safetensors");
         if (tensors && !weights && s.name.starts_with("optimizer")) continue;
         const bool whole = weights || !tensors || s.name.starts_with("adapter");    // adapters are small
-        TRY(checksum_verify(dir + "/" + s.name, s, whole));
+        TRY(checksum_verify(dir + "/" + s.name, s, whole, cores));
     }
     return {};
 }

@@ -57,7 +57,7 @@ Result<std::vector<FileChecksum>> manifest_read(const std::string& dir) {
     return manifest_parse(TRY(read_file(path, 1 << 20)), path);
 }
 
-Status checksum_verify(const std::string& path, const FileChecksum& expected, bool contents) {
+Status checksum_verify(const std::string& path, const FileChecksum& expected, bool contents, Cores cores) {
     const File file = TRY(File::open(path));
     if (file.bytes() != expected.bytes)
         return fail(Exit::input, "%s: expected %lld bytes (MANIFEST), found %lld", path.c_str(),
@@ -68,7 +68,7 @@ Status checksum_verify(const std::string& path, const FileChecksum& expected, bo
     Status status;
     std::mutex mutex;    // guards status
     std::vector<std::vector<char>> pieces(static_cast<size_t>(pool_threads()));
-    each_chunk(int64_t(sums.size()), [&](int64_t i, int worker) {
+    each_chunk_if(cores == Cores::all, int64_t(sums.size()), [&](int64_t i, int worker) {
         const int64_t at = i * PIECE, bytes = std::min(PIECE, expected.bytes - at);
         std::vector<char>& piece = pieces[size_t(worker)];
         piece.resize(size_t(std::min(PIECE, expected.bytes)));

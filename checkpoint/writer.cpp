@@ -163,10 +163,7 @@ void CheckpointWriter::start(Phase next) {
     };
     const bool idle = !first && next != Phase::tensors;
     if (background && !idle) try {
-            thread = std::thread([run_phase] {
-                pool_alone();    // the pool's threads compute the next step
-                run_phase();
-            });
+            thread = std::thread(run_phase);
             return;
         } catch (const std::system_error&) {    // no threads left: the caller works
             background = false;
