@@ -167,13 +167,15 @@ TEST_CASE("checkpoint writer: pruning reads the files of no checkpoint that this
     fs::resize_file(run + "/step_00000004/optimizer.safetensors", 100);
     write(writer, 5);
     CHECK(steps() == std::vector<int64_t>{3, 4, 5});
-    // Another process has seen none of them, and reads them without the pool's threads.
+    // Another process has seen none of them.
     CheckpointWriter other(run, 2);
     write(other, 6);
     CHECK(steps() == std::vector<int64_t>{5, 6});
-    other.add_whole(run + "/step_00000005");
-    flip_in_file(run + "/step_00000005/model.safetensors", 4000);
-    write(other, 7);
+    // A resumed run has verified the checkpoint that it begins with.
+    CheckpointWriter resumed(run, 2);
+    resumed.add_whole(run + "/step_00000006");
+    flip_in_file(run + "/step_00000006/model.safetensors", 4000);
+    write(resumed, 7);
     CHECK(steps() == std::vector<int64_t>{6, 7});
 }
 
