@@ -103,7 +103,7 @@ REFERENCE := $(wildcard layers/reference/*.cpp)
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(addsuffix /*.cpp,$(ROOMS:%/=%)))) \
        $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/quant/decode.cpp layers/quant/encode.cpp \
        layers/quant/packed.cpp layers/quant/packed_ops.cpp
-OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
+OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o $(BUILD)/train/report/page_files.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/model/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/model/device.cpp.o)
 EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,model/device.cpp $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp))
@@ -214,6 +214,14 @@ $(foreach i,$(ISAS),$(eval $(call isa,$i)))
 $(BUILD)/data/gpt2_merges.o: data/gpt2_merges.bin
 	@mkdir -p $(@D)
 	$(Q)printf '%s\n' '.section .rodata' '.global gpt2_merges' '.balign 4' 'gpt2_merges: .incbin "$<"' \
+	    '.section .note.GNU-stack,"",%progbits' | $(CXX) -x assembler -c - -o $@
+
+# The page of runs, as C strings: page.css is page_css_file.
+PAGE_FILES := $(wildcard train/report/*.html train/report/*.css train/report/*.js)
+$(BUILD)/train/report/page_files.o: $(PAGE_FILES)
+	@mkdir -p $(@D)
+	$(Q)printf '%s\n' '.section .rodata' $(foreach f,$(PAGE_FILES),'.global $(subst .,_,$(notdir $f))_file' \
+	    '$(subst .,_,$(notdir $f))_file: .incbin "$f"' '.byte 0') \
 	    '.section .note.GNU-stack,"",%progbits' | $(CXX) -x assembler -c - -o $@
 
 RANKS := $(BUILD)/test_ranks $(BUILD)/emu/test_ranks

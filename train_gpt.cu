@@ -10,6 +10,8 @@
 #include "base/countdown.h"
 #include "files/json_write.h"
 #include "model/cost_table.h"
+#include "train/metrics.h"
+#include "train/report/run_state.h"
 #include "train/train.h"
 
 namespace {
@@ -42,7 +44,11 @@ Status Trainer::run() {
     Status s = set_up();
     if (!s.ok()) remove_empty_run();
     if (s.ok()) catch_signals(!progress.quiet);
-    if (s.ok()) s = loop();
+    if (s.ok()) {
+        s = loop();
+        note_end(lock, state.step, s);
+        live.close(s.ok() ? "finished" : stop ? "stopped" : "failed");
+    }
     if (!ranks.coordinator) return s;
     if (all_ranks_end) ranks.coordinator->barrier();        // keeps an early exit from counting as failure
     else if (!s.ok()) ranks.coordinator->abort_ranks(s);    // ends this process
@@ -116,10 +122,13 @@ Status Trainer::issue_update(int64_t first, bool last) {
     limits.clip = o.grad_clip;
     if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
+    std::vector<TensorSquares> squares;
+    if (last && norms_due(issued + 1)) g.train.measured = &squares;
     OptimizerParams params = optimizer_params;
     params.lr = float(learning_rate(schedule, issued));
     params.average_rate = last ? average_rate(issued) : 0;
     g.train.update(params, limits, uint64_t(o.seed), stop_flags());
+    if (!squares.empty()) gather_norms(squares);
     return {};
 }
 
@@ -207,6 +216,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     const double done = batches.tokens_before(state.step);
     const double left = (now_seconds() - started) / (done - batches.tokens_before(first_step)) *
                         (batches.tokens_before(o.steps) - done);
+    const double memory = double(device.gpu ? device_bytes : resident_bytes());
     const double work = rate * flops_per_token / ranks.count();    // FLOP/s of each device
     // MFU is a fraction of the device's nominal peak; the second number is a fraction of a large
     // product's speed, measured at the start.
@@ -218,7 +228,7 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     progress.line(formatted("step %lld/%lld  ETA %s  loss %.4f%s  %s tok/s  %.0f ms  lr %.2e  norm %.2f  %s  %s",
                             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss,
                             (loss->text() + val_text).c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
-                            human_bytes(double(device.gpu ? device_bytes : resident_bytes())).c_str(), speed.c_str()) +
+                            human_bytes(memory).c_str(), speed.c_str()) +
                       (router_totals.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
                       (o.noise_scale ? "  critical batch " + critical_text() : "") +
                       (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
@@ -233,12 +243,14 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     Json row = Json::object("step", state.step, "loss", s.loss, "lr", lr, "grad_norm", s.norm, "ms", 1e3 * seconds,
                             "tokens_per_second", rate);
     if (device.peak > 0) row.set("mfu", work / device.peak);
+    row.set("memory", int64_t(memory), "time", unix_seconds());
     loss->add_speeds(row);
     row.set("tokens", state.tokens);
     loss->add_metrics(row);
     if (s.skipped) row.set("skipped", true);
     if (o.noise_scale && state.noise.critical_batch() > 0) row.set("critical_batch", state.noise.critical_batch());
     add_experts(row);
+    if (norms_due(state.step)) row.set("norms", norms);
     state.unwritten += "{" + row.fields();
     if (whole) end_row();
     return write_rows();
@@ -266,6 +278,7 @@ Status Trainer::write_rows() {
     }
     if (open) return {};
     if (metrics) state.metrics_bytes += int64_t(rows.size());
+    live.add(rows);
     state.unwritten.clear();
     return {};
 }
@@ -350,24 +363,9 @@ Status Trainer::advance_save() {
     return s.ok() ? s : save_failed(s);
 }
 
-Status Trainer::sample_text() {
-    GenerationOptions what;
-    if (chat_encoder && !o.sample_prompt.empty())    // a user's message, to which the sample is the answer
-        what.prompts = {TRY(chat_encoder->prompt({{"user", o.sample_prompt}}))};
-    else what.prompts = {tokenizer.encode_prompt(o.sample_prompt)};
-    if (what.prompts[0].empty()) what.prompts = {beginning_of_text(tokenizer, state.documents)};
-    what.tokens = o.sample_tokens;
-    what.sampling.seed = uint64_t(o.seed);
-    const std::string text = TRY(generate(*device.model, tokenizer, what)).texts[0];
-    progress.note("--- sample after step " + std::to_string(state.step) + " ---\n" +
-                  escape_control(o.sample_prompt + text) + "\n---");
-    extra_metrics.set("sample", text);
-    return {};
-}
-
 bool Trainer::due_after(int64_t steps) const {
     auto due = [&](int64_t every) { return every > 0 && steps % every == 0; };
-    return steps == o.steps || due(o.eval_every) || due(o.sample_every) || due(o.save_every);
+    return steps == o.steps || due(o.eval_every) || due(o.sample_every) || due(o.save_every) || norms_due(steps);
 }
 
 // Validates and samples when due and at the end. If either fails, a resumed run repeats both
@@ -377,8 +375,10 @@ Status Trainer::validate_and_sample() {
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
     const TrainState before = state;
     Status done;
-    if (validates() && (due(o.eval_every) || last)) done = validate();
-    if (done.ok() && due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) done = sample_text();
+    const bool validated = validates() && (due(o.eval_every) || last);
+    if (validated) done = validate();
+    const bool sampled = o.sample_every ? due(o.sample_every) : samples() && (validated || last);
+    if (done.ok() && sampled && tokenizer.vocab_size() && ranks.first()) done = sample_text();
     if (!done.ok()) {
         state = before;
         extra_metrics = Json::object();
@@ -491,8 +491,10 @@ Status Trainer::loop() {
         }
         if (issued > state.step) continue;
         const bool best = o.keep_best && state.best_step == state.step;
-        if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0))
+        if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0)) {
             saved = save(!goes_on());
+            live.refresh();
+        }
         if (all_ranks_end) return saved;    // save found different parameters on the ranks
     }
     if (const Status s = end_save(); !s.ok()) saved = s;

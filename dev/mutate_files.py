@@ -89,7 +89,8 @@ KINDS = {
                   if n.endswith(".jinja")], alone("t.jinja"),
                  [["chat", LLAMA, "--template", "@", "--threads", "1"]]),
     "toml": ([TOML], alone("run.toml"), [["train", "--config", "@", "--dry-run"]]),
-    "metrics": ([CSV], alone("metrics.jsonl"), [["plot", "@"], ["info", "@"]]),
+    "metrics": ([CSV], alone("metrics.jsonl"),
+                [["plot", "@"], ["plot", "@", "--html", "%/x.html"], ["info", "@"], ["runs", "%"]]),
 }
 
 

@@ -56,6 +56,8 @@ std::string png_of(const Heatmap& m, int cell) {
     return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("PLTE", palette) + chunk("IDAT", packed) +
            chunk("IEND", "");
 }
+}    // namespace
+
 std::string base64(const std::string& data) {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     std::string out;
@@ -66,6 +68,8 @@ std::string base64(const std::string& data) {
     }
     return out;
 }
+
+namespace {
 // Text for an XML document. XML allows neither control characters, which are escaped, nor U+FFFE
 // and U+FFFF, which become U+FFFD.
 std::string xml_text(const std::string& text) {
@@ -231,15 +235,15 @@ Svg draw_map(const HeatmapPanel& m, const HeatmapPicture& all, double x, double 
 }
 }    // namespace
 
-Status picture_check(const std::string& path) {
+Status picture_check(const std::string& path, const char* flag) {
     if (!is_png(path) && !path.ends_with(".svg"))
-        return fail(Exit::usage, "--picture %s: expected a file's name that ends in .png or .svg", path.c_str());
+        return fail(Exit::usage, "%s %s: expected a file's name that ends in .png or .svg", flag, path.c_str());
     if (is_png(path) && !renderer().found)
         return fail(Exit::run,
-                    "--picture %s: there is no librsvg-2.so.2 here to make a .png (Debian's package librsvg2-2); a "
-                    "name that ends in .svg needs none",
-                    path.c_str());
-    return check_writable(path, "--picture");
+                    "%s %s: there is no librsvg-2.so.2 here to make a .png (Debian's package librsvg2-2); an .svg "
+                    "needs none",
+                    flag, path.c_str());
+    return check_writable(path, flag);
 }
 
 Status write_heatmaps(const std::string& path, const HeatmapPicture& all) {

@@ -8,7 +8,7 @@
 
 // Checks, before the work that produces a picture, that it can be written. Exit 2: the name ends in
 // neither .png nor .svg; 1: librsvg, needed for a .png, is missing; 2, 4: errors of check_writable.
-Status picture_check(const std::string& path);
+Status picture_check(const std::string& path, const char* flag = "--picture");
 
 struct HeatmapPanel : Heatmap {    // 0 is dark violet, 1 is yellow, NaN grey; texts only where they fit
     std::string title = {};
@@ -28,3 +28,5 @@ struct CurvePicture {
     std::vector<Curve> curves;
 };
 Status write_curves(const std::string& path, const CurvePicture& picture);
+
+std::string base64(const std::string& data);    // RFC 4648, with padding

@@ -1,6 +1,8 @@
 // train_step.cpp - an optimizer step: its beginning, its update, its outcome.
 #include "model/train_step.h"
 
+#include "base/pool.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -44,13 +46,78 @@ double TrainStep::grad_norm() {
     return std::sqrt(square);
 }
 
+// ---- norms of single tensors --------------------------------------------------------------------
+
+// Calls f(tensor, part, first element, elements) for chunks of the trained tensors that this rank
+// updates; the ranks' chunks together are all elements.
+template <class F> void TrainStep::each_own_chunk(F f) {
+    constexpr int64_t CHUNK = 1 << 22;
+    size_t number = 0;
+    for (const Tensor& t : config_tensors(g.c, store.ranks)) {
+        if (t.frozen) continue;
+        const Partition s = store.comm ? store.partition(t.bucket) : Partition{-1, 0, store.flat, 0};
+        const int64_t end = std::min(t.offset + t.size(), s.first + s.size);
+        for (int64_t first = std::max(t.offset, s.first); first < end; first += CHUNK)
+            f(number, s, first, std::min(CHUNK, end - first));
+        number++;
+    }
+}
+namespace {
+// Sum over i of f(i)^2. Pieces have a fixed length, so the sum does not depend on the threads.
+template <class F> double sum_of_squares(int64_t n, F f) {
+    constexpr int64_t PIECE = 1 << 14;
+    std::vector<double> sums(size_t(ceil_div(n, PIECE)), 0.0);
+    each_chunk(int64_t(sums.size()), [&](int64_t k, int) {
+        double sum = 0;
+        for (int64_t i = k * PIECE; i < std::min(n, (k + 1) * PIECE); i++) sum += f(i) * f(i);
+        sums[size_t(k)] = sum;
+    });
+    double all = 0;
+    for (const double sum : sums) all += sum;
+    return all;
+}
+}    // namespace
+
+// Measures the gradients, which the optimizer may overwrite, and returns the weights.
+std::vector<float> TrainStep::measure_gradients() {
+    std::vector<float> before, some;
+    measured->clear();
+    each_own_chunk([&](size_t tensor, const Partition& s, int64_t first, int64_t n) {
+        measured->resize(std::max(measured->size(), tensor + 1));
+        some.resize(size_t(n));
+        store.read_own(StateKind::gradients, s, first, n, some.data());
+        (*measured)[tensor].gradient += sum_of_squares(n, [&](int64_t i) { return double(some[size_t(i)]); });
+        store.read_own(StateKind::weights, s, first, n, some.data());
+        before.insert(before.end(), some.begin(), some.end());
+    });
+    return before;
+}
+void TrainStep::measure_weights(const std::vector<float>& before) {
+    std::vector<float> some;
+    const float* old = before.data();
+    each_own_chunk([&](size_t tensor, const Partition& s, int64_t first, int64_t n) {
+        some.resize(size_t(n));
+        store.read_own(StateKind::weights, s, first, n, some.data());
+        TensorSquares& to = (*measured)[tensor];
+        to.weights += sum_of_squares(n, [&](int64_t i) { return double(some[size_t(i)]); });
+        to.update += sum_of_squares(n, [&](int64_t i) { return double(some[size_t(i)]) - double(old[i]); });
+        old += n;
+    });
+    measured = nullptr;
+}
+
+// ---- the update ---------------------------------------------------------------------------------
+
 void TrainStep::update(const OptimizerParams& params, const Limits& limits, uint64_t seed, int signal) {
     CHECK(updates - finished < 2, "two updates are pending");
     const int squares = store.sum(totals, signal);
     const double all = all_targets ? double(all_targets) : double(std::max<int64_t>(1, g.step.targets)) * store.ranks;
     op.step_verdict(verdict, totals.loss, 1 / all, totals.squares,
                     store.clipped.empty() ? nullptr : store.square_groups, squares, params, limits);
+    std::vector<float> before;
+    if (measured) before = measure_gradients();
     store.update(verdict, params, seed);
+    if (measured) measure_weights(before);
     char* to = results + updates % 2 * result_bytes();
     op.download_async(to, verdict, int64_t(sizeof(Step)));
     // Downloads the ranks' reports, and the router totals that follow them in memory.

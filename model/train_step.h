@@ -3,6 +3,12 @@
 #include "gpt.h"
 #include "model/weights.h"
 
+// Sums of squares of a trained tensor's elements, over those that this rank updates: of the
+// weights after the update, of the gradient before it is clipped, of the update.
+struct TensorSquares {
+    double weights = 0, gradient = 0, update = 0;
+};
+
 class TrainStep {
   public:
     TrainStep(Gpt& model, ParamStore& parameters) : g(model), store(parameters), op(model.op) {}
@@ -24,6 +30,10 @@ class TrainStep {
     Step finish(std::vector<RankReport>* reports = nullptr, std::vector<double>* router_totals = nullptr);
     void set_updates(int64_t updates);    // the optimizer's step count, on resume
 
+    // If not null, the next update fills it, with one entry for each trained tensor in the model's
+    // order, and sets it to null. For that update the weights are copied to host memory.
+    std::vector<TensorSquares>* measured = nullptr;
+
     StepTotals totals;
     // With Plan::first_squares, after finish(): the square of the norm of the gradient that the
     // step's first batch had on this rank alone, divided by the targets of the whole step.
@@ -31,6 +41,9 @@ class TrainStep {
 
   private:
     int64_t result_bytes() const, first_bytes() const;
+    std::vector<float> measure_gradients();
+    void measure_weights(const std::vector<float>& before);
+    template <class F> void each_own_chunk(F f);
     Gpt& g;
     ParamStore& store;
     const Table& op;

@@ -358,6 +358,10 @@ void ParamStore::read(StateKind part, int64_t offset, int64_t n, float* to) cons
                [&](int64_t at, int64_t count, int64_t local) { get(to + (at - offset), buffer(part), local, count); });
 }
 
+void ParamStore::read_own(StateKind part, const Partition& s, int64_t first, int64_t n, float* to) const {
+    const bool divided = part == StateKind::gradients ? zero == 2 : zero && master;
+    get(to, buffer(part), divided ? s.local_first + first - s.first : first, n);
+}
 void ParamStore::get(float* to, const Buffer& from, int64_t at, int64_t n) const {
     const int64_t bytes = n * element_bytes(from.type);
     if (from.type == Element::f32) return op.download(to, from.at(at), bytes);

@@ -140,6 +140,8 @@ struct ParamStore {
     // gradients. Packed weights are written as fp32 and read in whole rows.
     void read(StateKind part, int64_t offset, int64_t n, float* to) const;
     void write(StateKind part, int64_t offset, int64_t n, const float* from);
+    // Elements `first` to first + n - 1 of this rank's partition, of gradients or weights.
+    void read_own(StateKind part, const Partition& s, int64_t first, int64_t n, float* to) const;
     void collect();
     void forget() { collected.clear(); }
     // Hash of the trained parameters, equal on all ranks; with `all`, of the frozen ones, too.

@@ -462,10 +462,10 @@ TEST_CASE("plot: draws within its width, prints CSV, forgives a cut last line on
     CHECK(lines == 16);
     CHECK(run_flatgpt({"plot", dir, dir + "/metrics.jsonl", "--log-x"}).exit_code == 0);
     const std::string picture = temporary_directory() + "/loss.svg";
-    r = run_flatgpt({"plot", dir, "--picture", picture});
+    r = run_flatgpt({"plot", dir, "--svg", picture});
     CHECK((r.exit_code == 0 && contains(read_file(picture), "<svg")));
-    CHECK(run_flatgpt({"plot", dir, "--picture", picture, "--csv"}).exit_code == 2);
-    CHECK(run_flatgpt({"plot", dir, "--picture", "loss.txt"}).exit_code == 2);
+    CHECK(run_flatgpt({"plot", dir, "--svg", picture, "--csv"}).exit_code == 2);
+    CHECK(run_flatgpt({"plot", dir, "--svg", "loss.txt"}).exit_code == 2);
     r = run_flatgpt({"plot", dir, "--csv"});
     CHECK(r.exit_code == 0);
     CHECK(contains(r.out, "run,step,loss,val_loss,lr,"));

@@ -60,7 +60,7 @@ bool has_ending(const std::string& path, const std::set<std::string>& endings) {
 bool is_source(const std::string& path) { return has_ending(path, {".h", ".cpp", ".cu", ".cuh", ".inc"}); }
 bool is_product(const std::string& path) { return is_source(path) && room(path) != "test" && room(path) != "dev"; }
 bool is_written_by_hand(const std::string& path) {
-    return is_source(path) || path == "Makefile" || path == ".ci/run" || has_ending(path, {".sh", ".py"});
+    return is_source(path) || path == "Makefile" || path == ".ci/run" || has_ending(path, {".sh", ".py", ".js", ".css"});
 }
 std::vector<std::string> lines_of(const std::string& text) {
     std::vector<std::string> lines;
@@ -172,7 +172,7 @@ Breaches file_lengths(const House& house) {
 // Whether nothing but a comment stands on the line.
 bool is_comment(const std::string& path, const std::string& line) {
     const size_t first = line.find_first_not_of(" \t");
-    const std::string mark = is_source(path) ? "//" : "#";
+    const std::string mark = is_source(path) || has_ending(path, {".js"}) ? "//" : "#";
     return first != std::string::npos && line.compare(first, mark.size(), mark) == 0;
 }
 Breaches columns(const House& house) {

@@ -16,8 +16,9 @@ Command bench_command();                    // tools/bench/bench.cpp
 Command selftest_command();                 // tools/selftest/selftest.cpp
 Command plot_command();                     // tools/plot.cpp
 Command inspect_command();                  // tools/heads/inspect.cpp
+Command runs_command();                     // tools/runs.cpp
 inline std::vector<Command> commands() {    // in the order of --help
-    return {train_command(),           sample_command(),  chat_command(),  eval_command(),    tokenize_command(),
-            train_tokenizer_command(), convert_command(), merge_command(), prune_command(),   info_command(),
-            inspect_command(),         plot_command(),    bench_command(), selftest_command()};
+    return {train_command(),           sample_command(),  chat_command(),  eval_command(),  tokenize_command(),
+            train_tokenizer_command(), convert_command(), merge_command(), prune_command(), info_command(),
+            inspect_command(),         plot_command(),    runs_command(),  bench_command(), selftest_command()};
 }

@@ -1,5 +1,5 @@
 // plot.cpp - `flatgpt plot`: loss curves of runs as braille dots in the terminal or as a picture,
-// or all metrics as CSV.
+// all metrics as an HTML page or as CSV.
 #include <algorithm>
 #include <memory>
 
@@ -8,7 +8,9 @@
 #include "base/draw.h"
 #include "base/table.h"
 #include "files/picture.h"
+#include "base/file.h"
 #include "train/metrics.h"
+#include "train/report/page.h"
 
 namespace {
 using Strings = std::vector<std::string>;
@@ -17,7 +19,8 @@ struct Options {
     Strings runs;
     int width = 0, height = 0, smooth = 0;
     bool log_x = false, csv = false;
-    std::string picture;
+    std::string svg, png, html;
+    Strings sections;
 };
 struct Losses {
     std::string name;
@@ -96,10 +99,48 @@ Status draw(const std::vector<Losses>& runs, const Options& o) {
         const std::vector<Point> line = smoothed(c.train, reach);
         curves.push_back({legend(c, line), line, c.val});
     }
-    if (!o.picture.empty())
-        return write_curves(o.picture, {"loss of each step, smoothed", "step", "loss", o.log_x, curves});
+    for (const std::string& picture : {o.svg, o.png})
+        if (!picture.empty())
+            TRY(write_curves(picture, {"loss of each step, smoothed", "step", "loss", o.log_x, curves}));
+    if (!o.svg.empty() || !o.png.empty()) return {};
     print_curves(curves, {.width = o.width, .height = o.height, .log_x = o.log_x});
     return {};
+}
+Status check_outputs(const Options& o) {
+    for (const auto& [flag, path, ending] : {std::tuple{"--svg", o.svg, ".svg"}, {"--png", o.png, ".png"}}) {
+        if (path.empty()) continue;
+        if (!path.ends_with(ending))
+            return fail(Exit::usage, "%s %s: expected a file's name that ends in %s", flag, path.c_str(), ending);
+        TRY(picture_check(path, flag));
+    }
+    return o.html.empty() ? Status{} : check_writable(o.html, "--html");
+}
+
+// ---- the page -----------------------------------------------------------------------------------
+
+// The part of the runs' names that differs: they often are in one directory.
+Strings short_names(const Strings& runs) {
+    size_t common = runs[0].rfind('/') + 1;
+    for (const std::string& run : runs)
+        while (run.compare(0, common, runs[0], 0, common) != 0)
+            common = common < 2 ? 0 : runs[0].rfind('/', common - 2) + 1;
+    Strings names;
+    for (const std::string& run : runs) names.push_back(runs.size() > 1 ? run.substr(common) : run);
+    return names;
+}
+Status write_page(const Options& o) {
+    PageContent page;
+    Strings runs;
+    for (const std::string& run : o.runs) runs.push_back(without_slashes(run));
+    const Strings names = short_names(runs);
+    page.title = runs.size() == 1 ? runs[0] : counted(int64_t(runs.size()), "run") + ": " + join(names, ", ");
+    for (size_t i = 0; i < runs.size(); i++) {
+        RunData run(names[i], page_buckets(runs.size()));
+        TRY(read_run(runs[i], &run));
+        page.runs.push_back(run.json());
+    }
+    for (const std::string& section : o.sections) page.sections.push_back(TRY(page_section(section)));
+    return replace_file(o.html, page_html(page));
 }
 }    // namespace
 
@@ -107,25 +148,37 @@ Command plot_command() {
     auto o = std::make_shared<Options>();
     return {
         .name = "plot",
-        .summary = "Draw the loss curves of runs in the terminal or as a picture.",
-        .example = "flatgpt plot runs/a runs/b --log-x        flatgpt plot runs/a --picture loss.svg",
-        .flags = {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
-                  {.name = "--csv", .to = &o->csv, .help = "print all metrics as CSV instead"},
-                  {.name = "--picture",
-                   .to = &o->picture,
-                   .help = "a .png or .svg of the curves instead",
-                   .excludes = {"--csv, --width, --height"}},
-                  {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
-                  {.name = "--smooth",
-                   .to = &o->smooth,
-                   .help = "average over this many steps; 0: 2 % of all",
-                   .min = 0,
-                   .max = 1e6},
-                  {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
-                  {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
+        .summary = "Show the metrics of runs: in the terminal, as a picture, or as a page for a browser.",
+        .example = "flatgpt plot runs/a runs/b --log-x        flatgpt plot runs/a runs/b --html runs.html",
+        .flags =
+            {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
+             {.name = "--csv", .to = &o->csv, .help = "print all metrics as CSV instead"},
+             {.name = "--html",
+              .to = &o->html,
+              .help = "one page of all metrics, settings and samples instead, for any browser; it loads nothing",
+              .excludes = {"--csv, --svg, --png, --width, --height, --log-x, --smooth"}},
+             {.name = "--section",
+              .to = &o->sections,
+              .help = "pictures (.svg, .png) and tables (.json) to add to the page, as inspect --picture and bench "
+                      "--json make them",
+              .needs = {"--html"}},
+             {.name = "--svg",
+              .to = &o->svg,
+              .help = "a picture of the curves instead",
+              .excludes = {"--csv, --width, --height"}},
+             {.name = "--png", .to = &o->png, .help = "the same by librsvg", .excludes = {"--csv, --width, --height"}},
+             {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
+             {.name = "--smooth",
+              .to = &o->smooth,
+              .help = "average over this many steps; 0: 2 % of all",
+              .min = 0,
+              .max = 1e6},
+             {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
+             {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
         .run = [o]() -> Status {
-            if (!o->picture.empty()) TRY(picture_check(o->picture));
+            TRY(check_outputs(*o));
             if (o->csv) return print_csv(o->runs);
+            if (!o->html.empty()) return write_page(*o);
             std::vector<Losses> runs;
             for (auto& run : o->runs) runs.push_back(TRY(read_losses(run)));
             return draw(runs, *o);

@@ -452,13 +452,19 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .help = "text that a sample continues; none: begin a new "
                       "document",
               .needs = {"--sample-every"}},
+             {.name = "--sample-prompts",
+              .to = &o.sample_prompts,
+              .help = "a file with a prompt on each line: all are continued, by --sample-every, else with each "
+                      "validation and at the end",
+              .excludes = {"--sample-prompt"}},
              {.name = "--sample-tokens",
               .to = &o.sample_tokens,
               .help = "tokens per sample",
               .min = 1,
               .max = 1e6,
-              .needs = {"--sample-every"}},
+              .needs = {"--sample-every or --sample-prompts"}},
          }},
+        report_flags(o),
         {"Checkpoints",
          {
              {"--save-minutes", &o.save_minutes, "minutes between checkpoints; 0: never by time", 0, 1e6},

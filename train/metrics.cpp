@@ -2,11 +2,17 @@
 #include "metrics.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "base/console.h"
+
+double unix_seconds() {
+    using namespace std::chrono;
+    return double(duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count()) / 1e3;
+}
 
 Status read_metrics(const std::string& run,
                     const std::function<Status(const nlohmann::json& object, const std::string& where)>& row) {

@@ -200,6 +200,7 @@ Status Trainer::set_up() {
     state.config = o.resolved;
     state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
     TRY(agreed(open_metrics()));
+    open_reports();
     if (const std::string warning = beyond_class_warning(config); !warning.empty() && !resuming) progress.note(warning);
     const int64_t all = config_parameters(config), trained = trained_parameters(config);
     const std::string part = trained < all ? human_count(double(trained)) + " of them trained, " : "";
@@ -267,6 +268,7 @@ Status Trainer::choose_batch() {
         plan.B = B;
         std::vector<MemoryRow> memory = TRY(memory_cost(device.model->op, config, plan));
         TRY(loss->add_memory(memory, B));
+        add_norms_memory(memory);
         return total_bytes(memory) + collective_scratch(device.model->op, config, plan, device.gpu);
     };
     auto fits_in = [&](int B) {
@@ -529,7 +531,9 @@ Status Trainer::lock_run() {
     const bool made_lock = lock >= 0;
     if (!made_lock) lock = open(path.c_str(), FLAGS, 0644);
     if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
-    if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+    bool locked = false;    // `flatgpt runs` may hold it for a moment
+    for (int i = 0; i < 3 && !locked; i++) locked = flock(lock, LOCK_EX | LOCK_NB) == 0 || (usleep(20000), false);
+    if (!locked)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
                     lock_holder(path).c_str());
     // main.cpp's out-of-memory handler calls quick_exit, which runs remove_empty_run.
@@ -550,8 +554,10 @@ Status Trainer::lock_run() {
     gethostname(host, sizeof host - 1);
     const time_t seconds = time(nullptr);
     strftime(now, sizeof now, "%F %T", localtime(&seconds));
-    const int n = snprintf(holder, sizeof holder, "%s, pid %d, since %s\n", host, int(getpid()), now);
-    if (ftruncate(lock, 0) != 0 || write(lock, holder, size_t(n)) != n || fsync(lock) != 0)
+    snprintf(holder, sizeof holder, "%s, pid %d, since %s\n", host, int(getpid()), now);
+    const Result<std::string> before = read_file(path, 1 << 16);    // how the run ended (train/report/run_state.h)
+    const std::string text = holder + (before.ok() ? before.value.substr(before.value.find('\n') + 1) : "");
+    if (ftruncate(lock, 0) != 0 || write(lock, text.data(), text.size()) != ssize_t(text.size()) || fsync(lock) != 0)
         return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
     TRY(checkpoint_prune(o.out, 0));    // leftovers of a killed run
     if (o.resume == "no" && !checkpoint_list(o.out).empty())

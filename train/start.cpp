@@ -323,10 +323,11 @@ Status Trainer::choose_objective() {
                     "probabilities that it drops; leave it out",
                     o.attention_dropout);
     if (!mlm) config.mask = -1;    // the starting model may have one
-    if (mlm && o.sample_every)
+    if (mlm && samples())
         return fail(Exit::usage,
-                    "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "
-                    "write text");
+                    "%s, --objective mlm: such a model guesses masked tokens, it does not "
+                    "write text",
+                    o.sample_every ? "--sample-every" : "--sample-prompts");
     if (mlm && resuming && o.mask_token >= 0 && o.mask_token != config.mask)
         return fail(Exit::usage, "--mask-token %d: %s was trained with %d", o.mask_token, start.c_str(), config.mask);
     if (mlm && o.mask_token >= 0) config.mask = o.mask_token;
@@ -385,9 +386,10 @@ Status Trainer::choose_tokenizer(const ModelSource& base) {
             progress.note(base.path + " holds no tokenizer.json; its vocabulary of " + std::to_string(config.V) +
                           " is taken for GPT-2's");
     }
-    if (o.sample_every && !tokenizer.vocab_size())
-        return fail(Exit::usage, "--sample-every: the run has no tokenizer to write text with; give --tokenizer");
-    return {};
+    if (samples() && !tokenizer.vocab_size())
+        return fail(Exit::usage, "%s: the run has no tokenizer to write text with; give --tokenizer",
+                    o.sample_every ? "--sample-every" : "--sample-prompts");
+    return read_sample_prompts();
 }
 
 // ---- weights ------------------------------------------------------------------------------------

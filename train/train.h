@@ -14,6 +14,7 @@
 #include "model/device.h"
 #include "train/conversations.h"
 #include "train/objectives.h"
+#include "train/report/live.h"
 #include "train/reward/rewards.h"
 #include "train/schedule.h"
 #include "infer/eval/evaluate.h"
@@ -30,7 +31,8 @@ struct TrainOptions {
     std::string prompts, prompts_val, reward, advantage = "normalised", loss_norm = "sequence";
     int group = 8, answer_tokens = 256, updates = 1;
     double temperature = 1, clip = 0.2, clip_high = 0, kl = 0, reward_timeout = 60;
-    std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
+    std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt,
+                                                        sample_prompts;
     ConfigOverrides shape = no_overrides();    // overrides of the model's configuration
     int batch = 8, seq_len = 0, context = 0, keep = 3, sample_tokens = 64;
     int64_t total_batch = 0, batch_warmup = 0, steps = 0, decay_steps = 0, eval_every = 0, eval_tokens = 1000000,
@@ -39,7 +41,8 @@ struct TrainOptions {
     double warmup = -1, decay_part = 0.2;
     double save_minutes = 15;
     std::string async_save = "auto";
-    bool keep_best = true;
+    bool keep_best = true, report = false, tensorboard = false;
+    int64_t norms_every = 0;
     double lr = -1, final_lr_frac = 0.1, grad_clip = 1;
     std::string optimizer = "adamw", state_dtype = "fp32", group_rules;
     double weight_decay = -1, beta1 = -1, beta2 = -1, momentum = 0.95;
@@ -80,6 +83,7 @@ struct TrainOptions {
 };
 
 std::vector<Flag> optimizer_flags(TrainOptions& o);    // train/optimizer.cpp
+FlagGroup report_flags(TrainOptions& o);               // train/observe.cpp
 
 int64_t resident_bytes();    // resident memory of this process
 
@@ -124,6 +128,9 @@ struct Trainer {
     std::pair<int64_t, double> best_before_save = {-1, INFINITY};    // previous_best of that step
     int lock = -1;
     FILE* metrics = nullptr;
+    LiveReports live;                           // --report, --tensorboard
+    std::vector<std::string> sample_prompts;    // the lines of --sample-prompts
+    Json norms = Json::object();                // of the last step that --norms-every names
     std::vector<int> tokens, targets;
     std::vector<std::vector<Text>> texts;    // the texts in each sequence of a batch
     struct StepSize {
@@ -250,9 +257,16 @@ struct Trainer {
     Status save_failed(const Status& s);
     Status end_save();
     Status advance_save();
+    // Functions of train/observe.cpp.
+    bool samples() const { return o.sample_every > 0 || !o.sample_prompts.empty(); }
+    Status read_sample_prompts();
+    void open_reports();
+    bool norms_due(int64_t step) const { return o.norms_every > 0 && step % o.norms_every == 0; }
+    void gather_norms(const std::vector<TensorSquares>& mine);    // of all ranks, into `norms`
+    void add_norms_memory(std::vector<MemoryRow>& rows) const;
     Status finished();
     Status save_before_exit(Status why);
     Status diverged();
     Status stopped();
-    Status sample_text();
+    Status sample_text();    // train/observe.cpp
 };

@@ -1,0 +1,21 @@
+// run_state.h - whether a run is running, and how it ended: in its file `lock`, which its process
+// holds. Line 1 names the process (train/plan.cpp); then come
+//   steps 5000                           the steps that it is to do, once they are known
+//   finished after step 5000             when it ends; or stopped, failed, with ": " and the reason
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/common.h"
+
+struct RunState {
+    std::string state;     // running, finished, stopped or failed
+    std::string reason;    // of an end before the last step; "": unknown, as after kill -9
+    int64_t steps = 0;     // of the whole run; 0: unknown
+};
+// last: last step of metrics.jsonl. Files that are missing or damaged give unknown fields.
+RunState run_state(const std::string& run, int64_t last);
+// Write to the lock file, given by its descriptor; errors are ignored, as the run goes on without.
+// note_steps, before the first step, also removes how the run ended before it was resumed.
+void note_steps(int lock, int64_t steps);
+void note_end(int lock, int64_t step, const Status& end);
