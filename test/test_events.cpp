@@ -1,4 +1,5 @@
-// test_events.cpp - TensorBoard's event files: bytes, and what runs write, also when they are killed.
+// test_events.cpp - TensorBoard's event files: bytes, and what runs write, also when they are
+// killed.
 #include "files/crc.h"
 #include "files/event_file.h"
 #include "files/json.h"
@@ -98,7 +99,8 @@ std::vector<int64_t> up_to(int64_t n) {
 }
 }    // namespace
 
-// The bytes are those of tensorboard 2.21's RecordWriter for equal messages (dev/check_tensorboard.py).
+// The bytes are those of tensorboard 2.21's RecordWriter for equal messages
+// (dev/check_tensorboard.py).
 TEST_CASE("events: records have the bytes that TensorBoard's own writer gives them") {
     CHECK(hex(event_file_version(1.5)) ==
           "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c");

@@ -1,5 +1,5 @@
-// test_report.cpp - the page of runs: down-sampling, its JSON, hostile texts, its size, and the page
-// in a browser.
+// test_report.cpp - the page of runs: down-sampling, its JSON, hostile texts, its size, and the
+// page in a browser.
 #include "base/console.h"
 #include "files/json.h"
 #include "toy_run.h"

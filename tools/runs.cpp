@@ -44,8 +44,8 @@ constexpr int MAX_DEPTH = 12;       // of directories
 constexpr size_t LAST_ROWS = 50;    // rows that give the speed
 constexpr int64_t MAX_LINE = 16 << 20;
 
-// Reads the rows that matter: with a validation, and the last ones. Others are not parsed, so that a
-// run of 100,000 steps takes milliseconds.
+// Reads the rows that matter: with a validation, and the last ones. Others are not parsed, so that
+// a run of 100,000 steps takes milliseconds.
 void read_rows(const std::string& path, Run* run) {
     std::ifstream file(path, std::ios::binary);
     std::deque<std::pair<int64_t, std::string>> last;    // line numbers and lines
@@ -120,7 +120,8 @@ Run run_of(const std::string& dir) {
     return run;
 }
 
-// Adds the runs of a directory and of those in it. Checkpoints are not searched, nor links followed.
+// Adds the runs of a directory and of those in it. Checkpoints are not searched, nor links
+// followed.
 void find_runs(const std::string& dir, int depth, std::vector<Run>* runs) {
     std::error_code error;
     if (fs::exists(dir + "/metrics.jsonl", error) || fs::exists(dir + "/run.toml", error)) runs->push_back(run_of(dir));

@@ -1,5 +1,5 @@
-// observe.cpp - what a run shows while it trains, besides its losses: samples, norms of tensors, its
-// page and its event file.
+// observe.cpp - what a run shows while it trains, besides its losses: samples, norms of tensors,
+// its page and its event file.
 #include "infer/eval/text_loss.h"
 #include "train/report/run_state.h"
 #include "train/train.h"

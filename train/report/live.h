@@ -18,11 +18,11 @@ class LiveReports {
     };
     // note: prints a line for people.
     void begin(const Choice& choice, const std::function<void(const std::string& text)>& note);
-    // rows: whole lines that metrics.jsonl has got. The first call reads all rows of metrics.jsonl and
-    // creates the files, so that a run without a step leaves none.
+    // rows: whole lines that metrics.jsonl has got. The first call reads all rows of metrics.jsonl
+    // and creates the files, so that a run without a step leaves none.
     void add(const std::string& rows);
-    // Writes the page, after validations and checkpoints, unless that would take more than 1 % of the
-    // time since the last one.
+    // Writes the page, after validations and checkpoints, unless that would take more than 1 % of
+    // the time since the last one.
     void refresh();
     void close(const std::string& state);    // the last page; state: finished, stopped or failed
 

@@ -1,4 +1,5 @@
-// tensorboard.h - a run's metrics as a TensorBoard event file, RUN/tensorboard/events.out.tfevents.*
+// tensorboard.h - a run's metrics as a TensorBoard event file,
+// RUN/tensorboard/events.out.tfevents.*
 //
 // Protocol. The event file is a function of metrics.jsonl: when a run starts or resumes, all rows
 // that metrics.jsonl keeps are written to a new file beside the old one (.new), which is then
