@@ -81,9 +81,9 @@ template <class F> double sum_of_squares(int64_t n, F f) {
 // Measures the gradients, which the optimizer may overwrite, and returns the weights.
 std::vector<float> TrainStep::measure_gradients() {
     std::vector<float> before, some;
-    measured->clear();
+    const std::vector<Tensor> all = config_tensors(g.c, store.ranks);
+    measured->assign(size_t(std::ranges::count(all, false, &Tensor::frozen)), {});    // also those of other ranks
     each_own_chunk([&](size_t tensor, const Partition& s, int64_t first, int64_t n) {
-        measured->resize(std::max(measured->size(), tensor + 1));
         some.resize(size_t(n));
         store.read_own(StateKind::gradients, s, first, n, some.data());
         (*measured)[tensor].gradient += sum_of_squares(n, [&](int64_t i) { return double(some[size_t(i)]); });

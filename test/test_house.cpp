@@ -60,7 +60,8 @@ bool has_ending(const std::string& path, const std::set<std::string>& endings) {
 bool is_source(const std::string& path) { return has_ending(path, {".h", ".cpp", ".cu", ".cuh", ".inc"}); }
 bool is_product(const std::string& path) { return is_source(path) && room(path) != "test" && room(path) != "dev"; }
 bool is_written_by_hand(const std::string& path) {
-    return is_source(path) || path == "Makefile" || path == ".ci/run" || has_ending(path, {".sh", ".py", ".js", ".css"});
+    return is_source(path) || path == "Makefile" || path == ".ci/run" ||
+           has_ending(path, {".sh", ".py", ".js", ".css"});
 }
 std::vector<std::string> lines_of(const std::string& text) {
     std::vector<std::string> lines;

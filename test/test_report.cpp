@@ -5,6 +5,7 @@
 #include "toy_run.h"
 #include "train/report/page.h"
 
+#include <sstream>
 #include <unistd.h>
 
 using nlohmann::json;
@@ -148,7 +149,8 @@ TEST_CASE("report: sections are pictures and tables; bad files, names and lines 
     write_file(dir + "/m.svg", "<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>");
     write_file(dir + "/one.json", R"({"what":"x","rows":[{"op":"norm","us":1.5},{"op":"<b>","more":[1]}]})");
     write_file(dir + "/lines.json", "{\"op\":\"norm\",\"us\":1.5}\n\n{\"op\":\"qkv\",\"us\":2}\n");
-    const json page = page_of({run, "--section", dir + "/m.svg", dir + "/one.json", dir + "/lines.json"}, file);
+    const json page = page_of(
+        {run, "--section", dir + "/m.svg", "--section", dir + "/one.json", "--section", dir + "/lines.json"}, file);
     const json& s = page["sections"];
     REQUIRE(s.size() == 3);
     CHECK(s[0]["title"] == "m.svg");
@@ -255,7 +257,11 @@ TEST_CASE("report: a browser draws the page, and shows values by pointer and key
         document.title = JSON.stringify(out);
     })();)JS";
     const ProcessResult r = opened(read_file(file), script, dir);
-    INFO(r.err);
+    std::string console;    // Chromium also complains about the machine
+    std::istringstream lines(r.err);
+    for (std::string line; std::getline(lines, line);)
+        if (contains(line, ":CONSOLE")) console += line + "\n";
+    CHECK(console == "");
     REQUIRE(r.exit_code == 0);
     for (const char* bad : {"Uncaught", "Refused to", "SEVERE", "TypeError"}) CHECK(!contains(r.err, bad));
     const size_t from = r.out.find("<title>") + 7;
@@ -276,7 +282,7 @@ TEST_CASE("report: a browser draws the page, and shows values by pointer and key
     auto text = [&](const char* key) { return out[key].get<std::string>(); };
     for (const char* key : {"end", "left", "home", "hover", "one", "tokens"}) {
         INFO(key << ": " << text(key));
-        CHECK(contains(text(key), "long loss 3."));
+        CHECK(contains(text(key), std::string(key) == "home" ? "long loss 4." : "long loss 3."));
         CHECK(contains(text(key), "long val_loss 3.1"));
         CHECK(contains(text(key), "<i>b val_loss 3.1") == (std::string(key) != "one"));
     }
@@ -288,5 +294,5 @@ TEST_CASE("report: a browser draws the page, and shows values by pointer and key
     CHECK(!contains(text("reset"), "from="));
     CHECK(contains(text("log"), "log=loss"));
     MESSAGE("drawn in " << out["drawn"] << " ms");
-    CHECK(out["drawn"] < 3000);    // well under 1000 on a machine that does nothing else
+    CHECK(out["drawn"] < 5000);    // 300 ms where nothing else runs
 }

@@ -49,8 +49,7 @@ TEST_CASE("runs: states, losses, sizes and speeds of all runs below a directory,
     make("empty", "", "");
     fs::create_directory_symlink(dir, dir + "/loop");
     Process running(toy.started("runs/live", {"--steps", "1000000", "--save-minutes", "0"}));
-    for (int i = 0; i < 20000 && running.running() && fs::file_size(dir + "/live/metrics.jsonl") == 0; i++)
-        usleep(1000);
+    for (int i = 0; i < 20000 && running.running() && read_file(dir + "/live/metrics.jsonl").empty(); i++) usleep(1000);
 
     const json runs = runs_in(dir);
     REQUIRE(runs.size() == 9);

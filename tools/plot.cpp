@@ -159,7 +159,7 @@ Command plot_command() {
               .excludes = {"--csv, --svg, --png, --width, --height, --log-x, --smooth"}},
              {.name = "--section",
               .to = &o->sections,
-              .help = "pictures (.svg, .png) and tables (.json) to add to the page, as inspect --picture and bench "
+              .help = "a picture (.svg, .png) or tables (.json) for the page, as inspect --picture and bench "
                       "--json make them",
               .needs = {"--html"}},
              {.name = "--svg",

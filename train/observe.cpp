@@ -92,5 +92,5 @@ void Trainer::open_reports() {
     if (!ranks.first()) return;
     note_steps(lock, o.steps);
     live.begin({o.report, o.tensorboard, o.out, o.resolved, o.steps},
-              [this](const std::string& text) { progress.note(text); });
+               [this](const std::string& text) { progress.note(text); });
 }

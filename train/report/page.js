@@ -114,7 +114,8 @@ function linesOf(keys) {
     for (const key of keys) {
       const m = run.metrics[key];
       if (!m) continue;
-      const marks = key.startsWith("val_");
+      // Validations, and other metrics of few steps.
+      const marks = key.startsWith("val_") || 4 * m.mean.length < (run.metrics.loss?.mean.length || 0);
       lines.push({
         name: (data.runs.length > 1 ? run.name : "") + (keys.length > 1 ? " " + key : ""), color: colorOf(r),
         xs: xsOf(run, m.axis), ys: m.mean, low: m.min, high: m.max, marks, weight: marks ? 0 : state.smooth,
@@ -171,8 +172,7 @@ function addSettings() {
   const head = ["setting", ...data.runs.map(r => r.name)];
   const rows = of => of.map(k => [k, ...data.runs.map(r => text(r, k))]);
   if (differ.length) fillTable($("settings"), head, rows(differ));
-  else element("caption", data.runs.length > 1 ? "The runs have the same settings." : "One run: nothing differs.",
-    $("settings"));
+  else if (data.runs.length > 1) fillTable($("settings"), ["The runs have the same settings."], []);
   fillTable($("settings-all"), head, rows(keys));
 }
 // A select of the runs that have something; calls show(run) now and on every choice.
@@ -221,6 +221,7 @@ function addExperts() {
 }
 function addNorms() {
   let run = null;
+  for (const r of data.runs) r.norms.sort((a, b) => a.name.localeCompare(b.name, "en", {numeric: true}));
   // One of the three norms, or the quotient of the first and the third.
   const values = t => {
     const kind = $("norms-kind").value;
