@@ -50,7 +50,7 @@ template <class N> N number_at(const std::string& bytes, size_t at) {
 struct Events {
     std::map<int64_t, std::map<std::string, double>> scalars;    // by step and tag
     std::map<int64_t, std::map<std::string, std::string>> texts;
-    std::vector<int64_t> steps;    // of the summaries, in their order
+    std::vector<int64_t> steps;    // steps of the summaries, in their order
     int restarts = 0;
     double first_time = 0, last_time = 0;
 };

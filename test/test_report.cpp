@@ -45,6 +45,36 @@ void write_run(const std::string& dir, int steps, int validations, const std::st
     }
     write_file(dir + "/metrics.jsonl", rows);
 }
+// What a reader does, and what the page then says, as JSON in the title.
+const char* const READER = R"JS((() => {
+        const q = s => document.querySelector(s), all = s => [...document.querySelectorAll(s)];
+        const key = (e, k) => e.dispatchEvent(new KeyboardEvent("keydown", {key: k, bubbles: true, cancelable: true}));
+        const chart = q("figure[data-metric=loss]"), canvas = chart.querySelector("canvas");
+        const painted = () => { const d = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+                                let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; };
+        const readout = () => chart.querySelector(".readout").textContent;
+        const out = {charts: all("#charts figure").map(f => f.dataset.metric), painted: painted(),
+            heads: all("main > section:not([hidden]) h2").map(h => h.textContent), bold: all("main b").length,
+            settings: all("#settings td").map(t => t.textContent), pre: q("#samples pre").textContent,
+            summary: all("#summary tbody tr").map(r => r.cells[0].textContent + "|" + r.cells[2].textContent),
+            heat: all(".heat td").map(t => t.textContent), norms: all("#norms tbody td").map(t => t.textContent),
+            drawn: Number(document.documentElement.dataset.drawn)};
+        const box = canvas.getBoundingClientRect();
+        const mouse = (type, x) => canvas.dispatchEvent(new PointerEvent(type,
+            {clientX: box.left + x, clientY: box.top + 50, pointerId: 1, bubbles: true}));
+        key(canvas, "End"); out.end = readout();
+        key(canvas, "ArrowLeft"); out.left = readout();
+        key(canvas, "Home"); out.home = readout();
+        mouse("pointermove", box.width / 2); out.hover = readout();
+        all("#legend button")[1].click(); key(canvas, "End"); out.one = readout();
+        all("#legend button")[1].click();
+        q("#axis").value = "tokens"; q("#axis").dispatchEvent(new Event("change"));
+        key(canvas, "End"); out.tokens = readout();
+        q("#smooth").value = 0.9; q("#smooth").dispatchEvent(new Event("input")); out.smooth = readout();
+        key(canvas, "+"); out.hash = location.hash; key(canvas, "Escape"); out.reset = location.hash;
+        chart.querySelector("input").click(); out.log = location.hash;
+        document.title = JSON.stringify(out);
+    })();)JS";
 std::string browser() {
     for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
         for (const char* dir : {"/usr/bin/", "/usr/local/bin/", "/snap/bin/"})
@@ -226,37 +256,7 @@ TEST_CASE("report: a browser draws the page, and shows values by pointer and key
     write_file(dir + "/<i>b/run.toml", "lr = 0.002\n");
     page_of({dir + "/long", dir + "/<i>b"}, file);
     CHECK(fs::file_size(file) < 2'000'000);
-    // What a reader does, and what the page then says, as JSON in the title.
-    const std::string script = R"JS((() => {
-        const q = s => document.querySelector(s), all = s => [...document.querySelectorAll(s)];
-        const key = (e, k) => e.dispatchEvent(new KeyboardEvent("keydown", {key: k, bubbles: true, cancelable: true}));
-        const chart = q("figure[data-metric=loss]"), canvas = chart.querySelector("canvas");
-        const painted = () => { const d = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-                                let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; };
-        const readout = () => chart.querySelector(".readout").textContent;
-        const out = {charts: all("#charts figure").map(f => f.dataset.metric), painted: painted(),
-            heads: all("main > section:not([hidden]) h2").map(h => h.textContent), bold: all("main b").length,
-            settings: all("#settings td").map(t => t.textContent), pre: q("#samples pre").textContent,
-            summary: all("#summary tbody tr").map(r => r.cells[0].textContent + "|" + r.cells[2].textContent),
-            heat: all(".heat td").map(t => t.textContent), norms: all("#norms tbody td").map(t => t.textContent),
-            drawn: Number(document.documentElement.dataset.drawn)};
-        const box = canvas.getBoundingClientRect();
-        const mouse = (type, x) => canvas.dispatchEvent(new PointerEvent(type,
-            {clientX: box.left + x, clientY: box.top + 50, pointerId: 1, bubbles: true}));
-        key(canvas, "End"); out.end = readout();
-        key(canvas, "ArrowLeft"); out.left = readout();
-        key(canvas, "Home"); out.home = readout();
-        mouse("pointermove", box.width / 2); out.hover = readout();
-        all("#legend button")[1].click(); key(canvas, "End"); out.one = readout();
-        all("#legend button")[1].click();
-        q("#axis").value = "tokens"; q("#axis").dispatchEvent(new Event("change"));
-        key(canvas, "End"); out.tokens = readout();
-        q("#smooth").value = 0.9; q("#smooth").dispatchEvent(new Event("input")); out.smooth = readout();
-        key(canvas, "+"); out.hash = location.hash; key(canvas, "Escape"); out.reset = location.hash;
-        chart.querySelector("input").click(); out.log = location.hash;
-        document.title = JSON.stringify(out);
-    })();)JS";
-    const ProcessResult r = opened(read_file(file), script, dir);
+    const ProcessResult r = opened(read_file(file), READER, dir);
     std::string console;    // Chromium also complains about the machine
     std::istringstream lines(r.err);
     for (std::string line; std::getline(lines, line);)

@@ -42,7 +42,7 @@ TEST_CASE("runs: states, losses, sizes and speeds of all runs below a directory,
     make("killed", two, "host, pid 1, since then\nsteps 5\n");
     make("signal", two, "host, pid 1, since then\nsteps 5\nstopped after step 2: stopped by a signal\n");
     make("failed", two, "host, pid 1, since then\nsteps 5\nfailed after step 2: no \033[31mspace left\n");
-    make("old", two, "host, pid 1, since then\n");    // of a version that noted no steps
+    make("old", two, "host, pid 1, since then\n");    // an older version noted no steps
     write_file(dir + "/old/run.toml", "steps = 2\n");
     make("broken", "\xff{]\n{\"step\":\"x\",\"loss\":[],\"val_loss\":{}}\nnull\n{\"step\":7,",
          "\xff\xfe\nsteps zzz\nfailed");

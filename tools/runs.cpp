@@ -40,7 +40,7 @@ struct Run {
     std::string damage;                   // "": none
 };
 
-constexpr int MAX_DEPTH = 12;       // of directories
+constexpr int MAX_DEPTH = 12;       // levels of directories
 constexpr size_t LAST_ROWS = 50;    // rows that give the speed
 constexpr int64_t MAX_LINE = 16 << 20;
 

@@ -130,7 +130,7 @@ struct Trainer {
     FILE* metrics = nullptr;
     LiveReports live;                           // --report, --tensorboard
     std::vector<std::string> sample_prompts;    // the lines of --sample-prompts
-    Json norms = Json::object();                // of the last step that --norms-every names
+    Json norms = Json::object();                // measured in the last due step
     std::vector<int> tokens, targets;
     std::vector<std::vector<Text>> texts;    // the texts in each sequence of a batch
     struct StepSize {
@@ -262,7 +262,7 @@ struct Trainer {
     Status read_sample_prompts();
     void open_reports();
     bool norms_due(int64_t step) const { return o.norms_every > 0 && step % o.norms_every == 0; }
-    void gather_norms(const std::vector<TensorSquares>& mine);    // of all ranks, into `norms`
+    void gather_norms(const std::vector<TensorSquares>& mine);    // sums all ranks', sets `norms`
     void add_norms_memory(std::vector<MemoryRow>& rows) const;
     Status finished();
     Status save_before_exit(Status why);

@@ -14,7 +14,7 @@ class LiveReports {
     struct Choice {
         bool page = false, tensorboard = false;
         std::string run, settings;    // directory; text of run.toml
-        int64_t steps = 0;            // of the whole run
+        int64_t steps = 0;            // the whole run's
     };
     // note: prints a line for people.
     void begin(const Choice& choice, const std::function<void(const std::string& text)>& note);

@@ -21,7 +21,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int64_t MAX_SECTION = 4 << 20;    // bytes of a section's file
-constexpr size_t MAX_ROWS = 2000;           // of a table
+constexpr size_t MAX_ROWS = 2000;           // rows of a table
 
 // JSON for a script element: "</script>" and "<!--" cannot occur in it.
 std::string embedded(const ordered_json& j) {

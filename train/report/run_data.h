@@ -46,7 +46,7 @@ class RunData {
 
     std::string name;
     std::string state = "-";                                      // running, finished, ...
-    int64_t steps = 0;                                            // of the whole run; 0: unknown
+    int64_t steps = 0;                                            // the whole run's; 0: unknown
     std::vector<std::pair<std::string, std::string>> settings;    // run.toml
     int64_t rows() const { return count; }
     int64_t last_step() const { return int64_t(last.step); }
@@ -58,7 +58,7 @@ class RunData {
     };
     struct TensorNorms {
         std::string tensor;
-        std::array<Series, 3> norms;    // of weights, gradient, update
+        std::array<Series, 3> norms;    // weights, gradient, update
     };
     Status add_norms(const nlohmann::json& norms, const AxisPoint& at, const std::string& where);
     void add_sample(double step, const std::string& prompt, const std::string& text);

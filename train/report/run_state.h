@@ -10,8 +10,8 @@
 
 struct RunState {
     std::string state;     // running, finished, stopped or failed
-    std::string reason;    // of an end before the last step; "": unknown, as after kill -9
-    int64_t steps = 0;     // of the whole run; 0: unknown
+    std::string reason;    // why it ended early; "": unknown (kill -9)
+    int64_t steps = 0;     // the whole run's; 0: unknown
 };
 // last: last step of metrics.jsonl. Files that are missing or damaged give unknown fields.
 RunState run_state(const std::string& run, int64_t last);
