@@ -6,9 +6,10 @@
 
 FlagGroup report_flags(TrainOptions& o) {
     return {"Reports",
+            {},
             {{"--report", &o.report,
-              "keep a page for a browser, --out/report.html, with all metrics and samples; it loads itself anew"}},
-            {{"--tensorboard", &o.tensorboard, "write the metrics for TensorBoard, too: --logdir is --out/tensorboard"},
+              "keep a page for a browser, --out/report.html, with all metrics and samples; it loads itself anew"},
+             {"--tensorboard", &o.tensorboard, "write the metrics for TensorBoard, too: --logdir is --out/tensorboard"},
              {"--norms-every", &o.norms_every,
               "steps between measurements of each tensor: the norms of its weights, gradient and update, in "
               "metrics.jsonl; 0: none",
