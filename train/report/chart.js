@@ -1,5 +1,5 @@
 // chart.js - lines on a canvas: axes, linear or logarithmic, a band from minimum to maximum, values
-// under the pointer or the arrow keys, zoom by drag. page.js tells a chart what to draw.
+// under the pointer or the arrow keys, zoom by drag. page.js gives each chart its lines.
 "use strict";
 
 const SUFFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
@@ -41,7 +41,7 @@ function ticks(low, high, count, log) {
   return out;
 }
 
-// Exponential moving average with its bias removed, as TensorBoard has it.
+// Exponential moving average with its bias removed, the same smoothing as TensorBoard's.
 function smoothed(values, weight) {
   if (!weight) return values;
   let mean = 0, sum = 0;
