@@ -12,6 +12,7 @@
 #include "files/json_write.h"
 #include "model/cost_table.h"
 #include "train/metrics.h"
+#include "train/notes.h"
 #include "train/report/run_state.h"
 #include "train/train.h"
 
@@ -199,13 +200,16 @@ void Trainer::add_experts(Json& row) const {
     row.set("busiest_expert", busiest_expert(), "expert_load", load, "expert_balance", balance, "router_z", z);
 }
 
+// Samples that the finished steps have read.
+static int64_t samples_read(const Trainer& t) { return t.state.tokens / (int64_t(t.o.seq_len) * t.sequences()); }
+
 // Adds the epochs of each source of a mixture, in the order of --data, and once the share of the
 // tokens that --pack crops.
 void Trainer::add_data(Json& row) const {
     const double cropped = data.source().cropped();
     if (state.step == 1 && cropped > 0) row.set("cropped", cropped);
-    const std::vector<double> all = epochs_of(state.tokens / (int64_t(o.seq_len) * sequences()));
-    if (all.size() == 1) return;
+    if (data.source().parts().size() == 1) return;
+    const std::vector<double> all = epochs_of(samples_read(*this));
     Json epochs = Json::list();
     for (const double e : all) epochs.add(strtod(formatted("%.5g", e).c_str(), nullptr));
     row.set("epochs", epochs);
@@ -469,6 +473,7 @@ Status Trainer::diverged() {
 }
 
 Status Trainer::stopped() {
+    note_lines(progress, "read: ", mixture_text(samples_read(*this), ""));
     std::string who;    // first signalled rank; launchers signal all
     for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
         if (ReportFlags::of(reports[size_t(r)].signal).signal != 0) who = " of " + ranks.coordinator->name(r);
@@ -544,8 +549,7 @@ Status Trainer::finished() {
                                 (long long)o.patience));
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole
                           : human_time(now_seconds() - started) + "; saved " + whole);
-    if (const std::string mixture = mixture_text(state.epoch * data.samples() + state.index, "  "); !mixture.empty())
-        progress.note("the mixture:\n" + mixture);
+    note_lines(progress, "read: ", mixture_text(samples_read(*this), ""));
     if (const double last = state.loss.min_of_last(1); last > guess_limit())
         progress.note(
             formatted("warning: the last step's loss is %.4g, far above %.4g, that of a random guess: these "

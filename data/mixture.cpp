@@ -39,7 +39,7 @@ Result<std::vector<MixtureEntry>> mixture_parse(const std::string& text) {
             return fail(Exit::usage, "'%s': expected a finite weight above 0 behind '=', found %s", entry.c_str(),
                         entry.c_str() + equals + 1);
         if (equals == 0) return fail(Exit::usage, "'%s': expected a file or a pattern before '='", entry.c_str());
-        entries.push_back({entry.substr(0, equals), weight});
+        entries.push_back({entry.substr(0, equals), weight, entry});
     }
     if (entries.empty()) return std::vector<MixtureEntry>{{text}};
     if (!without.empty())
@@ -49,6 +49,24 @@ Result<std::vector<MixtureEntry>> mixture_parse(const std::string& text) {
                     without[0].c_str(), entries[0].pattern.c_str(), entries[0].weight);
     return entries;
 }
+
+// ---- weights ------------------------------------------------------------------------------------
+
+namespace {
+constexpr double WEIGHT_UNITS = int64_t(1) << 40;    // sum of the weights as integers
+
+// Returns the weights as integers, whose products with counts are exact. The smallest share is
+// 2^-40.
+std::vector<int64_t> in_units(const std::vector<SamplePart>& parts) {
+    double largest = 0, sum = 0;
+    for (const SamplePart& part : parts) largest = std::max(largest, part.weight);
+    for (const SamplePart& part : parts) sum += part.weight / largest;    // the weights' own sum may overflow
+    std::vector<int64_t> units;
+    for (const SamplePart& part : parts)
+        units.push_back(std::max<int64_t>(1, std::llround(part.weight / largest / sum * WEIGHT_UNITS)));
+    return units;
+}
+}    // namespace
 
 // ---- samples ------------------------------------------------------------------------------------
 
@@ -78,11 +96,11 @@ class MixtureSamples : public SampleSource {
         return sources[k]->read(sample - begin[k], tokens, targets, texts);
     }
     uint64_t fingerprint() const override {
-        uint64_t h = FNV_OFFSET_BASIS;
-        for (size_t k = 0; k < sources.size(); k++) {
-            const uint64_t of_source = sources[k]->fingerprint();
+        const std::vector<int64_t> units = in_units(parts());    // they decide the order
+        uint64_t h = fnv1a_words(FNV_OFFSET_BASIS, units.data(), int64_t(units.size() * sizeof units[0]));
+        for (const auto& source : sources) {
+            const uint64_t of_source = source->fingerprint();
             h = fnv1a_words(h, &of_source, sizeof of_source);
-            h = fnv1a_words(h, &entries[k].weight, sizeof entries[k].weight);
         }
         return h;
     }
@@ -128,21 +146,7 @@ std::shared_ptr<const SampleSource> mixture_of(const std::vector<MixtureEntry>& 
 
 // ---- order --------------------------------------------------------------------------------------
 
-namespace {
-constexpr double WEIGHT_UNITS = int64_t(1) << 40;    // sum of the weights as integers
 constexpr uint64_t BLOCK_STREAM = 0xB10Cull << 48;
-
-// Weights as integers, whose products with counts are exact.
-std::vector<int64_t> in_units(const std::vector<SamplePart>& parts) {
-    double largest = 0, sum = 0;
-    for (const SamplePart& part : parts) largest = std::max(largest, part.weight);
-    for (const SamplePart& part : parts) sum += part.weight / largest;    // the weights' own sum may overflow
-    std::vector<int64_t> units;
-    for (const SamplePart& part : parts)
-        units.push_back(std::max<int64_t>(1, std::llround(part.weight / largest / sum * WEIGHT_UNITS)));
-    return units;
-}
-}    // namespace
 
 struct MixtureOrder::Blocks {
     std::mutex mutex;

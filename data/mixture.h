@@ -9,8 +9,8 @@
 // passes round(n * left / (left + right)) of its samples to its left child. The counts never
 // decrease with n, and they add up to n. Huffman's tree (1952) joins the lightest nodes first, so
 // that a count differs from share * n by less than 2, and with two sources by at most 0.5. Within
-// blocks of MIXTURE_BLOCK samples the sources come in a permuted order, so that a batch's position
-// in a step tells nothing about its sources; the counts above hold at the blocks' ends.
+// blocks of MIXTURE_BLOCK samples the sources come in a permuted order, so that no
+// position in a step always has one source; the counts above hold at the blocks' ends.
 //
 // Each source is read without replacement: its j-th sample in the run is element j of its own
 // epochs, each a permutation of its samples (`shuffled` in loader.h).
@@ -23,10 +23,11 @@
 
 constexpr int MIXTURE_BLOCK = 1024;
 
-// An entry of a mixture's text: a list of patterns, and its weight.
+// An entry of a mixture's text: a pattern and its weight; without weights, the whole text.
 struct MixtureEntry {
     std::string pattern;
     double weight = 1;
+    std::string text = {};    // pattern and weight as given; empty: no weight
 };
 // Parses "PATTERN=WEIGHT,PATTERN=WEIGHT,...". A number behind an entry's last '=' is its weight. A
 // text without weights is one entry, a list of patterns. Exit 2: a weight is not finite and above
@@ -61,7 +62,7 @@ class MixtureOrder {
     std::vector<Node> nodes;       // parts first; the root is last
     std::vector<int64_t> begin;    // number of each part's first sample; last entry: all samples
     uint64_t seed = 0;
-    std::shared_ptr<Blocks> blocks;    // the last ones used
+    std::shared_ptr<Blocks> blocks;    // two blocks, those computed last
 
     int64_t to_left(const Node& node, int64_t n) const;
     std::vector<int64_t> counts(int64_t n) const;

@@ -7,7 +7,7 @@
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-void Packer::add(int64_t start, int length) {
+void Packer::add(int64_t start, int64_t length) {
     CHECK(length > 0);
     all.documents++;
     all.tokens += length;
@@ -21,7 +21,7 @@ void Packer::pack_next() {
     best = best == buffer.begin() ? best : buffer.lower_bound({std::prev(best)->first, 0});
     const auto [length, start] = *best;
     buffer.erase(best);
-    const int used = std::min(length, free);
+    const int used = int(std::min<int64_t>(length, free));
     all.starts.push_back(start);
     all.lengths.push_back(used);
     if (used < length) {
@@ -77,16 +77,33 @@ class PackedDocuments : public SampleSource {
                 "more, and without --pack all is read";
         return all;
     }
+    // Pieces that lie near each other are read at once, because opening a file costs more than some
+    // more tokens.
     Status read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const override {
-        std::vector<int> row(size_t(S + 1));
+        constexpr int64_t AT_ONCE = 1 << 15;    // tokens
+        struct Piece {
+            int64_t start;
+            int length, at;    // at: first position in the row
+        };
+        std::vector<Piece> pieces;
         int n = 0;
-        for (int64_t i = rows.first_of[size_t(sample)]; i < rows.first_of[size_t(sample) + 1]; i++) {
-            const int64_t start = rows.starts[size_t(i)];
-            const size_t k = size_t(std::upper_bound(before.begin(), before.end(), start) - before.begin() - 1);
-            TRY(shard_read(files[k], start - before[k], rows.lengths[size_t(i)], vocab, &row[size_t(n)]));
-            n += rows.lengths[size_t(i)];
+        for (size_t i = size_t(rows.first_of[size_t(sample)]); i < size_t(rows.first_of[size_t(sample) + 1]); i++) {
+            pieces.push_back({rows.starts[i], rows.lengths[i], n});
+            n += rows.lengths[i];
         }
         CHECK(n == S + 1, "%d tokens in a row of %d", n, S + 1);
+        std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.start < b.start; });
+        std::vector<int> row(size_t(S + 1)), together;
+        for (size_t i = 0, end; i < pieces.size(); i = end) {
+            const int64_t first = pieces[i].start;
+            const size_t k = size_t(std::upper_bound(before.begin(), before.end(), first) - before.begin() - 1);
+            const int64_t last = std::min(before[k + 1], first + AT_ONCE);
+            for (end = i + 1; end < pieces.size() && pieces[end].start + pieces[end].length <= last;) end++;
+            together.resize(size_t(pieces[end - 1].start + pieces[end - 1].length - first));
+            TRY(shard_read(files[k], first - before[k], int64_t(together.size()), vocab, together.data()));
+            for (size_t p = i; p < end; p++)
+                std::copy_n(together.begin() + (pieces[p].start - first), pieces[p].length, row.begin() + pieces[p].at);
+        }
         std::copy(row.begin(), row.end() - 1, tokens);
         std::copy(row.begin() + 1, row.end(), targets);
         *texts = {Text{}};
@@ -107,13 +124,12 @@ Result<std::shared_ptr<const SampleSource>> packed_documents(std::vector<Shard> 
         const int64_t base = packed->before.back();
         int64_t open = -1;    // start of the document that has not ended
         auto end = [&](int64_t at) {
-            if (open >= 0 && at - open > 1) packer.add(base + open, int(at - open));
+            if (open >= 0 && at - open > 1) packer.add(base + open, at - open);
             open = at;
         };
         TRY(shard_find(shard, begin, end));
         end(shard.tokens);
         packed->before.push_back(base + shard.tokens);
-        count_progress();
     }
     packed->rows = packer.finish();
     if (packed->rows.rows() == 0)

@@ -1,11 +1,11 @@
 // packing.h - documents of shards packed into rows that each begin with a document's beginning:
 // lengths of documents come in, rows go out.
 //
-// Best fit within a buffer (the order of nanochat's loader): of the next PACKING_BUFFER documents
-// that are not yet placed, the longest one that fits the rest of the row is placed there. If none
-// fits, the shortest one is cropped to that rest, and its other tokens are left out. Of equal
-// lengths the first document is taken. So rows are full, a document is in one row at most, and the
-// rows are a pure function of the lengths. The last row is dropped unless it is full.
+// Best fit within a buffer, the rule of nanochat's loader (2026): of the next PACKING_BUFFER
+// documents that are not yet placed, the longest one that fits the rest of the row is placed there.
+// If none fits, the shortest one is cropped to that rest, and its other tokens are left out. Of
+// equal lengths the first document is taken. So rows are full, a document is in one row at most,
+// and the rows are a pure function of the lengths. The last row is dropped unless it is full.
 #pragma once
 #include <memory>
 #include <set>
@@ -28,13 +28,13 @@ struct PackedRows {
 class Packer {
   public:
     explicit Packer(int row_tokens) : size(row_tokens), free(row_tokens) {}
-    void add(int64_t start, int length);    // next document; length > 0
+    void add(int64_t start, int64_t length);    // next document; length > 0
     PackedRows finish();
 
   private:
     void pack_next();
-    int size, free;                              // tokens of a row; of the open row, still free
-    std::set<std::pair<int, int64_t>> buffer;    // length, start
+    int size, free;                                  // tokens of a row; of the open row, still free
+    std::set<std::pair<int64_t, int64_t>> buffer;    // length, start
     PackedRows all;
 };
 

@@ -80,7 +80,11 @@ Result<std::shared_ptr<const SampleSource>> shard_samples(const LoaderConfig& c)
     std::vector<std::string> paths;
     for (const MixtureEntry& e : entries) {
         shards.emplace_back();
-        for (const std::string& path : TRY(shard_glob(e.pattern))) {
+        Result<std::vector<std::string>> files = shard_glob(e.pattern);
+        if (files.status.code == Exit::input && !e.text.empty())
+            files.status.message += formatted(" (%g was read as its weight; of a file named '%s', write '%s=1')",
+                                              e.weight, e.text.c_str(), e.text.c_str());
+        for (const std::string& path : TRY(std::move(files))) {
             paths.push_back(path);
             shards.back().push_back(TRY(shard_open(path, c.raw_u16)));
         }

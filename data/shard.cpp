@@ -200,6 +200,7 @@ static Status find_in(const Shard& s, const File& file, T wanted, const std::fun
     for (int64_t first = 0; first < s.tokens; first += STEP) {
         const int64_t n = std::min(STEP, s.tokens - first);
         TRY(file.read(s.data_offset + first * s.token_bytes, x.data(), n * s.token_bytes));
+        count_progress();
         for (int64_t from = 0; from < n; from += BLOCK) {
             const int64_t end = std::min(n, from + BLOCK);
             T any = end - from < BLOCK;
@@ -217,6 +218,15 @@ Status shard_find(const Shard& s, int token, const std::function<void(int64_t in
     return token > UINT16_MAX ? Status{} : find_in(s, file, uint16_t(token), found);
 }
 
+// Whether a number follows the last '=', as in an entry of a mixture.
+static bool ends_in_number(const std::string& entry) {
+    const size_t equals = entry.rfind('=');
+    if (equals == entry.npos || equals + 1 == entry.size()) return false;
+    char* end = nullptr;
+    (void)strtod(entry.c_str() + equals + 1, &end);
+    return *end == 0;
+}
+
 Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
     std::vector<std::string> files;
     for (size_t begin = 0; begin <= pattern.size();) {
@@ -229,7 +239,7 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
         globfree(&found);
         if (rc != 0)
             return fail(Exit::input, "'%s': no such files%s", one.c_str(),
-                        one.find('=') == one.npos ? "" : "; a number behind '=' is a weight with `train --data` alone");
+                        ends_in_number(one) ? "; a number behind '=' is a weight with `train --data` alone" : "");
     }
     TRY(check_distinct(files, pattern));
     std::sort(files.begin(), files.end());

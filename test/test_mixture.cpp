@@ -219,6 +219,7 @@ TEST_CASE("mixture: of one source it has that source's order, which older runs h
     CHECK(open(s.config(s.text())).fingerprint() != open(s.config(s.text("5", "4", "2"))).fingerprint());
     Loader half = open(s.config(s.text("0.5", "0.4", "0.1"))), whole = open(s.config(s.text()));
     CHECK(firsts(half, 6, 12) == firsts(whole, 6, 12));
+    CHECK(half.fingerprint() == whole.fingerprint());
 }
 
 TEST_CASE("mixture: the same samples come for any batch and number of ranks, and after any seek") {
@@ -250,6 +251,22 @@ TEST_CASE("mixture: the same samples come for any batch and number of ranks, and
         }
         CHECK(parts[0].position() == one.position());
     }
+    // New loaders at other world sizes go on at a saved position, rank by rank.
+    Loader::Position saved;
+    std::vector<int> resumed;
+    for (const int ranks : {2, 3, 1, 6}) {
+        for (int step = 0; step < 10; step++) {
+            for (int r = 0; r < ranks; r++) {
+                LoaderConfig c = s.config(s.text(), 12 / ranks);
+                c.rank = r, c.ranks = ranks;
+                Loader l = open(c);
+                l.seek(saved);
+                for (int first : firsts(l, 1, 12 / ranks)) resumed.push_back(first);
+                if (r + 1 == ranks) saved = l.position();
+            }
+        }
+    }
+    CHECK(std::equal(resumed.begin(), resumed.end(), order.begin()));
     for (int B : {1, 5}) {
         Loader l = open(s.config(s.text(), B));
         CHECK(std::equal(order.begin(), order.begin() + 500 / B * B, firsts(l, 500 / B, B).begin()));
@@ -277,7 +294,11 @@ TEST_CASE("mixture: a file in two sources, a set in parts, and a source without 
         refused(b + "=1," + other + "=1", Exit::usage, " are one file");
     write_tokens(s.dir + "/short", 9, 0);
     refused(b + "=1," + s.dir + "/short=1", Exit::input, "'" + s.dir + "/short': 1 files, none with the 17 tokens");
-    refused(b + "=1," + s.dir + "/none*=1", Exit::input, "/none*': no such files");
+    refused(b + "=1," + s.dir + "/none*=1", Exit::input,
+            "/none*': no such files (1 was read as its weight; of a file "
+            "named '" +
+                s.dir + "/none*=1', write '");
+    CHECK_FALSE(contains(shard_glob(s.dir + "/lr=0.1/x_*.bin").status.message, "weight"));
     // A set of shards may be divided among sources, if it is whole; a copy of its shard is refused.
     const std::vector<int> tokens(100, 5);
     for (int i = 0; i < 2; i++) {
@@ -307,6 +328,24 @@ struct MixtureToy : RanksToy {
         write("more", 700, 3, 64);
         write("tiny", 40, 4, 128);
     }
+    // Two sources of documents, for --pack.
+    std::string documents() const {
+        std::string text;
+        for (uint64_t source = 0; source < 2; source++) {
+            std::vector<int> tokens;
+            for (uint64_t i = 0; i < 6000; i++) {
+                const uint32_t r = philox(3, 50 + source, i).v[0];
+                tokens.push_back(r % 20 == 0 ? 256 : int(r >> 8) % 64);
+            }
+            const std::string path = dir + "/documents_" + std::to_string(source);
+            ShardWriter w;
+            REQUIRE(w.open(path, 60000).ok());
+            REQUIRE(w.append(tokens.data(), int64_t(tokens.size())).ok());
+            REQUIRE(w.commit().ok());
+            text += (source ? "," : "") + path + (source ? "=1" : "=3");
+        }
+        return text;
+    }
     std::string data() const { return dir + "/train.bin=0.6," + dir + "/more.bin=0.3," + dir + "/tiny.bin=0.1"; }
 };
 }    // namespace
@@ -318,9 +357,10 @@ TEST_CASE("mixture: a run says what it will read and has read, and after kills i
     CHECK(contains(dry.out, "data          a mixture of 3 sources, 20.7k tokens, "));
     CHECK(contains(dry.out, "  60.0 % ("));
     CHECK(contains(dry.out, "/more.bin: "));
-    CHECK(contains(dry.out, " tokens, it has 700; "));
+    CHECK(contains(dry.out, " tokens read of 700, "));
     const ProcessResult r = must(toy.args("whole", more));
-    CHECK(contains(r.err, "the mixture:\n   60.0 % ("));
+    CHECK(contains(r.err, "to read:  60.0 % ("));
+    CHECK(contains(r.err, "\nread:  60.0 % ("));
     CHECK(contains(r.err, "warning: the run reads " + toy.dir + "/tiny.bin "));
     const std::string rows = toy.metrics("whole");
     // 160 sequences: of tiny's one sample 16, with the block's draw about 3 sigma (4) around it.
@@ -346,34 +386,40 @@ TEST_CASE("mixture: a run says what it will read and has read, and after kills i
 TEST_CASE("mixture: killed at one world size and resumed at others, a run has the losses of one process") {
     NEED_MPIRUN();
     const MixtureToy toy;
-    const Strings more = {"--data", toy.data(), "--steps", "16", "--save-every", "2", "--keep", "0"};
-    REQUIRE(toy.run(1, "whole", more).exit_code == 0);
-    const struct {
-        int ranks, kill_at;    // rows of metrics.jsonl; 0: to the end
-        const char* zero;
-    } parts[] = {{2, 3, "1"}, {4, 8, "2"}, {1, 12, "0"}, {2, 0, "0"}};
-    for (const auto& part : parts) {
-        Strings program = toy.program("parts", with(more, {"--zero", part.zero, "--resume", "auto"}));
-        if (part.ranks > 1) program = mpirun(part.ranks, program);
-        Process p(program, mpirun_options(120));
-        auto written = [&] {
-            const std::string text = read_file(toy.dir + "/parts/metrics.jsonl");
-            return std::count(text.begin(), text.end(), '\n');
-        };
-        for (int i = 0; i < 60000 && p.running() && (!part.kill_at || written() < part.kill_at); i++) usleep(1000);
-        if (part.kill_at) p.send(SIGKILL);
-        const ProcessResult r = p.wait();
-        INFO(r.err);
-        CHECK((part.kill_at ? r.signal == SIGKILL : r.exit_code == 0));
-        // The ranks end by themselves without mpirun; the next run needs the directory's lock.
-        for (int i = 0; i < 5000 && part.kill_at; i++) {
-            const int lock = ::open((toy.dir + "/parts/lock").c_str(), O_RDWR | O_CLOEXEC);
-            const bool free = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0;
-            if (lock >= 0) close(lock);
-            if (free) break;
-            usleep(2000);
+    for (const bool pack : {false, true}) {
+        Strings more = {"--data", pack ? toy.documents() : toy.data(), "--steps", "16", "--save-every", "2", "--keep",
+                        "0"};
+        if (pack) more.push_back("--pack");
+        fs::remove_all(toy.dir + "/whole");
+        fs::remove_all(toy.dir + "/parts");
+        REQUIRE(toy.run(1, "whole", more).exit_code == 0);
+        const struct {
+            int ranks, kill_at;    // rows of metrics.jsonl; 0: to the end
+            const char* zero;
+        } parts[] = {{2, 3, "1"}, {4, 8, "2"}, {1, 12, "0"}, {2, 0, "0"}};
+        for (const auto& part : parts) {
+            Strings program = toy.program("parts", with(more, {"--zero", part.zero, "--resume", "auto"}));
+            if (part.ranks > 1) program = mpirun(part.ranks, program);
+            Process p(program, mpirun_options(120));
+            auto written = [&] {
+                const std::string text = read_file(toy.dir + "/parts/metrics.jsonl");
+                return std::count(text.begin(), text.end(), '\n');
+            };
+            for (int i = 0; i < 60000 && p.running() && (!part.kill_at || written() < part.kill_at); i++) usleep(1000);
+            if (part.kill_at) p.send(SIGKILL);
+            const ProcessResult r = p.wait();
+            INFO(r.err);
+            CHECK((part.kill_at ? r.signal == SIGKILL : r.exit_code == 0));
+            // The ranks end by themselves without mpirun; the next run needs the directory's lock.
+            for (int i = 0; i < 5000 && part.kill_at; i++) {
+                const int lock = ::open((toy.dir + "/parts/lock").c_str(), O_RDWR | O_CLOEXEC);
+                const bool free = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0;
+                if (lock >= 0) close(lock);
+                if (free) break;
+                usleep(2000);
+            }
         }
+        toy.same_losses("parts", "whole", 1e-5);
+        CHECK(toy.losses("parts", "\"epochs\":[") == toy.losses("whole", "\"epochs\":["));
     }
-    toy.same_losses("parts", "whole", 1e-5);
-    CHECK(toy.losses("parts", "\"epochs\":[") == toy.losses("whole", "\"epochs\":["));
 }

@@ -122,6 +122,17 @@ TEST_CASE("packing: rows are full, begin with a document and use none twice; few
     }
 }
 
+TEST_CASE("packing: a document of more than 2^31 tokens, as a file without a header may have, is cropped") {
+    Packer packer(17);
+    packer.add(0, 3'000'000'000);
+    packer.add(3'000'000'000, (int64_t(1) << 32) + 5);
+    const PackedRows rows = packer.finish();
+    CHECK(rows.rows() == 2);
+    CHECK(rows.lengths == std::vector<int>{17, 17});
+    CHECK(rows.starts == std::vector<int64_t>{0, 3'000'000'000});
+    CHECK(rows.cropped_tokens == 3'000'000'000 + (int64_t(1) << 32) + 5 - 34);
+}
+
 TEST_CASE("packing: a loader's samples are the documents' tokens, from several shards of both widths") {
     const std::string dir = temporary_directory();
     // 8-token rows. The first shard begins within a document, whose rest no sample has.

@@ -348,7 +348,8 @@ Status Trainer::open_lines() {
     return {};
 }
 
-// The steps of --epochs N are rounded up, so each sample is read at least N times. Without
+// The steps of --epochs N are rounded up, so each sample is read at least N times (of a
+// mixture: as many samples as N such passes have). Without
 // --epochs, a run makes one pass: rounded down on shards, rounded up on lines, which may be few.
 int64_t Trainer::steps_of(int64_t epochs, const BatchSchedule& b) const {
     const int64_t pass = pass_tokens();

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "data/samples.h"
+#include "train/notes.h"
 #include "train.h"
 
 namespace {
@@ -73,7 +74,7 @@ Status Trainer::open_shards() {
         TRY(check_shard_tokenizer(val.shards(), tokenizer, config.V, tokenizer_source));
     }
     if (o.data.empty() || data.source().note().empty()) return {};
-    progress.note("note: " + data.source().note());
+    note_lines(progress, "note: ", data.source().note());
     return {};
 }
 
@@ -97,7 +98,7 @@ std::string Trainer::mixture_text(int64_t samples, const char* indent) const {
     const std::vector<double> shares = data.shares(), epochs = epochs_of(samples);
     std::string all;
     for (size_t k = 0; k < parts.size(); k++)
-        all += formatted("%s%5.1f %% (%.1f %% drawn)  %s: %s tokens, it has %s; %.2f epochs\n", indent, 100 * shares[k],
+        all += formatted("%s%5.1f %% (%.1f %% drawn)  %s: %s tokens read of %s, %.2f epochs\n", indent, 100 * shares[k],
                          100 * double(drawn[k]) / double(std::max<int64_t>(1, samples)), parts[k].name.c_str(),
                          human_count(double(drawn[k]) * o.seq_len).c_str(),
                          human_count(double(parts[k].tokens)).c_str(), epochs[k]);
@@ -108,6 +109,7 @@ std::string Trainer::mixture_text(int64_t samples, const char* indent) const {
 // nothing at the 40th (Muennighoff et al. 2023). Of a mixture, the source read most often counts.
 void Trainer::warn_of_repetition() {
     const std::vector<double> all = epochs_of(samples_before(o.steps));
+    if (!o.dry_run) note_lines(progress, "to read: ", mixture_text(samples_before(o.steps), ""));
     const auto most = std::max_element(all.begin(), all.end());
     const SamplePart part = data.source().parts()[size_t(most - all.begin())];
     const double epochs = *most, parameters = double(config_parameters(config)), unique = double(pass_tokens());
