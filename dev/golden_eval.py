@@ -232,7 +232,7 @@ def evaluate(out, name):
     (out / f"{name}.json").write_text("[" + text + "]\n")
 
 
-# ---- CORE: a bundle made here, and its figures by the formula of the DCLM paper and nanochat's prompts -------------
+# ---- CORE: a bundle made here, and its figures by the DCLM paper's formula ----------------------
 
 CORE = [("choice", "multiple_choice", 2, "\nAnswer: ", 25.0), ("schema", "schema", 1, " ", 50.0),
         ("language", "language_modeling", 0, " ", 0.0)]

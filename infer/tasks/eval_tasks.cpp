@@ -21,6 +21,48 @@ void print_results(const std::vector<TaskResult>& results) {
 }
 }    // namespace
 
+FlagGroup task_flags(TaskFlags& o) {
+    return {
+        "Evaluations",
+        {{.name = "--task",
+          .to = &o.tasks,
+          .help = "instead: evaluations, each with its --file: " + join(task_names(), ", "),
+          .needs = {"--file"},
+          .excludes = {"--data", "--text", "--needle"}},
+         {.name = "--file",
+          .to = &o.files,
+          .help = "the tasks' files as published, in their order: JSON lines, a JSON array or MMLU's CSV; a path, "
+                  "a pattern or -; core: the bundle's directory",
+          .needs = {"--task"}},
+         {.name = "--shots",
+          .to = &o.shots,
+          .help = "examples before each item, drawn as lm-evaluation-harness does; -1: the task's usual number",
+          .min = -1,
+          .max = 1000,
+          .needs = {"--task"}},
+         {.name = "--limit",
+          .to = &o.limit,
+          .help = "only the first items of each task; 0: all",
+          .min = 0,
+          .max = 1e15,
+          .needs = {"--task"}},
+         {.name = "--samples",
+          .to = &o.samples,
+          .help = "a file for each item's prompt, answers, log-likelihoods and decisions, as JSON lines",
+          .needs = {"--task"}}},
+        {{.name = "--shots-file",
+          .to = &o.shots_file,
+          .help = "a file to draw examples from, such as the training set; none: the task's own",
+          .needs = {"--task"}},
+         {.name = "--stride",
+          .to = &o.stride,
+          .help = "wikitext and perplexity: tokens that each window of the context's length scores, after the others "
+                  "in it; 0: all, as lm-evaluation-harness does",
+          .min = 0,
+          .max = 1 << 20,
+          .needs = {"--task"}}}};
+}
+
 Json results_json(const std::vector<TaskResult>& results) {
     Json all = Json::object();
     for (const TaskResult& r : results) all.set(r.task, r.json());

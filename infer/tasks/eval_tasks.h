@@ -13,6 +13,8 @@ struct TaskFlags {
     int stride = 0;
     bool json = false;
 };
+// The options of `flatgpt eval --task`.
+FlagGroup task_flags(TaskFlags& o);
 // Checks names and files before a model is loaded. Exit 2.
 Status check_tasks(const TaskFlags& o);
 // Sizes of a model that runs tasks.
