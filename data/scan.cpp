@@ -14,6 +14,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "character_class.h"
+
 namespace {
 constexpr std::array<uint8_t, 128> ASCII = [] {
     std::array<uint8_t, 128> kinds{};
