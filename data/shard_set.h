@@ -60,7 +60,6 @@ class ShardSetWriter {
     bool complete() const { return publishing; }
     // Makes all that was appended safe, together with the command's counters. Exit 4.
     Status save(const nlohmann::ordered_json& counters);
-    bool saved() const { return keep; }
     // Completes the shards and names them, validation shards first, after removing the shards of an
     // earlier run. A training shard of this run thus never lacks its validation shards.
     Status publish(const nlohmann::ordered_json& counters);
