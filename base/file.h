@@ -83,8 +83,8 @@ class NewFile {
     // Opens a temporary file, after removing leftovers of killed processes for this name. Exit 2:
     // path exists, but is no regular file; 4: not writable.
     static Result<NewFile> create(const std::string& path);
-    // Takes up the temporary that a killed process left for this name, cut to `bytes`. Exit 2: other
-    // processes write it; 4: there is none, or it is shorter.
+    // Takes up the temporary that a killed process left for this name, cut to `bytes`. Exit 2:
+    // another process writes it; 4: there is none, or it is shorter.
     static Result<NewFile> reopen(const std::string& path, int64_t bytes);
     void keep();                                                      // leaves the temporary to `reopen`
     Status write(int64_t offset, const void* from, int64_t bytes);    // exit 4

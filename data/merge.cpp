@@ -218,7 +218,7 @@ void PieceMerger::merge(std::string_view piece, std::vector<int>& out) const {
     merge_short(cell, id.size(), out);
 }
 
-// A cell has the rank of the pair that begins there in its upper half, its symbol's id in the lower.
+// A cell's upper half has the rank of the pair that begins there, its lower half its symbol's id.
 void PieceMerger::merge_short(uint64_t* cell, size_t n, std::vector<int>& out) const {
     constexpr uint64_t END = uint64_t(PairTable::NONE) << 32;
     while (n > 1) {

@@ -33,8 +33,8 @@ template <class T> uint64_t load_as(const char* p) {
     memcpy(&value, p, sizeof value);
     return value;
 }
-// Likewise, of a piece with 16 readable bytes from its beginning on: loads both words and clears the
-// bytes behind the piece, without a branch on its length.
+// Likewise, of a piece with 16 readable bytes from its beginning on: loads both words and clears
+// the bytes behind the piece, without a branch on its length.
 inline PieceKey padded_key_of(std::string_view piece) {
     static constexpr auto KEPT = [] {
         std::array<PieceKey, PieceKey::LONGEST + 1> kept{};
@@ -110,8 +110,8 @@ class TextTable {
     }
 };
 
-// Ids of pieces that one thread has met. A bucket has the last two pieces with its hash. The key of a
-// piece of more than 15 bytes has a hash instead of the bytes, which `more` then holds.
+// Ids of pieces that one thread has met. A bucket has the last two pieces with its hash. The key of
+// a piece of more than 15 bytes has a hash instead of the bytes, which `more` then holds.
 class PieceCache {
   public:
     static constexpr size_t IDS = 3, LONGEST = 128;    // ids of an entry; bytes of the longest piece

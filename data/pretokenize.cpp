@@ -9,6 +9,7 @@
 #include "base/console.h"
 #include "base/memory.h"
 #include "byte_alphabet.h"
+#include "character_class.h"
 #include "files/json_write.h"
 #include "vocabulary.h"
 

@@ -2,8 +2,8 @@
 //
 // A piece begins where the last one ends, and its first one or two characters say which rule of the
 // pattern matches. Runs of ASCII letters are measured eight bytes at a time. Characters beyond
-// ASCII are decoded and looked up in a table. Where 64 bytes are ASCII, the beginnings of all pieces
-// in them are computed at once, in a word with a bit for each byte.
+// ASCII are decoded and looked up in a table. Where 64 bytes are ASCII, the beginnings of all
+// pieces in them are computed at once, in a word with a bit for each byte.
 #include "scan.h"
 
 #include <algorithm>
@@ -13,6 +13,8 @@
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+
+#include "character_class.h"
 
 namespace {
 constexpr std::array<uint8_t, 128> ASCII = [] {
@@ -179,7 +181,7 @@ template <Rules R> inline const char* piece_end(const char* p, const char* end) 
     return p;
 }
 
-// ---- ASCII, 64 bytes at a time --------------------------------------------------------------------
+// ---- ASCII, 64 bytes at a time ------------------------------------------------------------------
 
 constexpr int BLOCK = 64;
 // The beginnings of pieces in a block, a bit for each byte, without the block's first byte.
@@ -236,8 +238,8 @@ template <Rules R> int part_suffixes(const char* p, uint64_t quotes, int known, 
     return known;
 }
 
-// The starts of spaces in a pattern with rule \s*[\r\n]+: of each run, of the blanks behind its last
-// line end, and of its last blank, which `last` gets.
+// The starts of spaces in a pattern with rule \s*[\r\n]+: of each run, of the blanks behind its
+// last line end, and of its last blank, which `last` gets.
 uint64_t space_starts(uint64_t spaces, uint64_t line_ends, uint64_t& last) {
     const uint64_t blanks = spaces & ~line_ends, indents = blanks & line_ends << 1;
     last = blanks & ~(spaces >> 1);

@@ -60,9 +60,8 @@ class ShardSetWriter {
     bool complete() const { return publishing; }
     // Makes all that was appended safe, together with the command's counters. Exit 4.
     Status save(const nlohmann::ordered_json& counters);
-    bool saved() const { return keep; }
     // Completes the shards and names them, validation shards first, after removing the shards of an
-    // earlier run. Whoever sees a training shard of this run thus sees all validation shards.
+    // earlier run. A training shard of this run thus never lacks its validation shards.
     Status publish(const nlohmann::ordered_json& counters);
     // Existing files PREFIX{train,val}_N.bin, sorted.
     static std::vector<std::string> existing(const std::string& prefix);

@@ -141,7 +141,7 @@ def flatgpt(binary, name, folder, text):
     for source in folder / "few.txt", text:
         start = user_seconds(resource.RUSAGE_CHILDREN)
         subprocess.run(["taskset", "-c", "0", binary, "tokenize", "--tokenizer", folder / f"{name}.json", "--out", out,
-                        "--overwrite", source], check=True, stderr=subprocess.DEVNULL)
+                        "--overwrite", "--format", "text", source], check=True, stderr=subprocess.DEVNULL)
         times.append(user_seconds(resource.RUSAGE_CHILDREN) - start)
     ids = []
     for shard in sorted(folder.glob("flat_train_*.bin")):
