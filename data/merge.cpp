@@ -225,7 +225,7 @@ void PieceMerger::merge_short(uint64_t* cell, size_t n, std::vector<int>& out) c
         size_t best = 0;
         uint64_t least = cell[0];
         for (size_t i = 1; i + 1 < n; i++) {
-            const bool less = cell[i] >> 32 < least >> 32;    // of equal pairs, the leftmost
+            const bool less = cell[i] >> 32 < least >> 32;    // the leftmost of equal pairs
             least = less ? cell[i] : least;
             best = less ? i : best;
         }

@@ -117,7 +117,7 @@ class PieceCache {
     static constexpr size_t IDS = 3, LONGEST = 128;    // ids of an entry; bytes of the longest piece
     struct Entry {
         PieceKey key;
-        int ids[IDS];    // of more ids: ids[0] is their offset in `more`, where a long piece's bytes follow them
+        int ids[IDS];    // if more: ids[0] is their offset in `more`
         int count = 0;
     };
     // Returns the piece's entry. If `found` is false, its ids are to be set.
@@ -135,7 +135,7 @@ class PieceCache {
     }
     const int* ids_of(const Entry& entry) const { return &more[size_t(entry.ids[0])]; }
     void set(Entry& entry, const PieceKey& key, std::string_view piece, const std::vector<int>& ids);
-    std::vector<int> scratch;    // of PieceMerger
+    std::vector<int> scratch;    // for PieceMerger
 
   private:
     static constexpr size_t BUCKETS = 1 << 16, MOST = 1 << 20;    // MOST: ids in `more`

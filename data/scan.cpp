@@ -10,9 +10,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 #include "character_class.h"
 
@@ -184,37 +181,61 @@ template <Rules R> inline const char* piece_end(const char* p, const char* end) 
 // ---- ASCII, 64 bytes at a time ------------------------------------------------------------------
 
 constexpr int BLOCK = 64;
+// Bits of a block's bytes of some kind; the first byte's is bit 0.
+struct Masks {
+    uint64_t letters = 0, upper = 0, numbers = 0, spaces = 0, blanks = 0, line_ends = 0, quotes = 0, wide = 0;
+};
+}    // namespace
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+static Masks masks_of(const char* p) {
+    Masks m;
+    for (int i = 0; i < BLOCK; i += 16) {
+        const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i));
+        auto bits = [i](__m128i bytes) { return uint64_t(uint32_t(_mm_movemask_epi8(bytes))) << i; };
+        auto is = [x](char c) { return _mm_cmpeq_epi8(x, _mm_set1_epi8(c)); };
+        // Adding 127 - last puts the range at the end of the signed bytes.
+        auto in = [](__m128i bytes, char first, char last) {
+            return _mm_cmpgt_epi8(_mm_add_epi8(bytes, _mm_set1_epi8(char(127 - last))),
+                                  _mm_set1_epi8(char(126 - last + first)));
+        };
+        m.letters |= bits(in(_mm_or_si128(x, _mm_set1_epi8(0x20)), 'a', 'z'));
+        m.upper |= bits(in(x, 'A', 'Z'));
+        m.numbers |= bits(in(x, '0', '9'));
+        m.blanks |= bits(is(' '));
+        m.spaces |= bits(_mm_or_si128(in(x, 9, 13), is(' ')));
+        m.line_ends |= bits(_mm_or_si128(is('\n'), is('\r')));
+        m.quotes |= bits(is('\''));
+        m.wide |= bits(x);
+    }
+    return m;
+}
+#else
+static Masks masks_of(const char* p) {
+    Masks m;
+    for (int i = 0; i < BLOCK; i++) {
+        const auto c = static_cast<unsigned char>(p[i]);
+        const unsigned kind = c < 0x80 ? ASCII[c] : 0;
+        auto add = [i](uint64_t& mask, bool set) { mask |= uint64_t(set) << i; };
+        add(m.letters, kind & LETTER);
+        add(m.upper, (kind & LETTER) && (kind & UPPER));
+        add(m.numbers, kind & NUMBER);
+        add(m.blanks, c == ' ');
+        add(m.spaces, kind & SPACE);
+        add(m.line_ends, kind & LINE_END);
+        add(m.quotes, c == '\'');
+        add(m.wide, c > 0x7F);
+    }
+    return m;
+}
+#endif
+
+namespace {
 // The beginnings of pieces in a block, a bit for each byte, without the block's first byte.
 struct Block {
     uint64_t starts = 0;
     int ascii = 0;    // bytes before the first one above 0x7F
-};
-
-#if defined(__SSE2__)
-// Bits of the bytes of some kind; the first byte's is bit 0.
-struct Masks {
-    uint64_t letters = 0, upper = 0, numbers = 0, spaces = 0, blanks = 0, line_ends = 0, quotes = 0, wide = 0;
-
-    explicit Masks(const char* p) {
-        for (int i = 0; i < BLOCK; i += 16) {
-            const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i));
-            auto bits = [i](__m128i bytes) { return uint64_t(uint32_t(_mm_movemask_epi8(bytes))) << i; };
-            auto is = [x](char c) { return _mm_cmpeq_epi8(x, _mm_set1_epi8(c)); };
-            // Adding 127 - last puts the range at the end of the signed bytes.
-            auto in = [](__m128i bytes, char first, char last) {
-                return _mm_cmpgt_epi8(_mm_add_epi8(bytes, _mm_set1_epi8(char(127 - last))),
-                                      _mm_set1_epi8(char(126 - last + first)));
-            };
-            letters |= bits(in(_mm_or_si128(x, _mm_set1_epi8(0x20)), 'a', 'z'));
-            upper |= bits(in(x, 'A', 'Z'));
-            numbers |= bits(in(x, '0', '9'));
-            blanks |= bits(is(' '));
-            spaces |= bits(_mm_or_si128(in(x, 9, 13), is(' ')));
-            line_ends |= bits(_mm_or_si128(is('\n'), is('\r')));
-            quotes |= bits(is('\''));
-            wide |= bits(x);
-        }
-    }
 };
 
 int lowest(uint64_t bits) { return std::countr_zero(bits); }
@@ -255,7 +276,7 @@ uint64_t space_starts(uint64_t spaces, uint64_t line_ends, uint64_t& last) {
 // The starts in 64 bytes, of which the first begins a piece. The bits up to the last character that
 // is no space do not depend on the bytes behind.
 template <Rules R> Block block_at(const char* p) {
-    const Masks m(p);
+    const Masks m = masks_of(p);
     Block block{0, m.wide ? lowest(m.wide) : BLOCK};
     const uint64_t L = m.letters, N = m.numbers, symbols = ~(L | N | m.spaces | m.wide);
     const uint64_t text = block.ascii ? ~m.spaces & up_to(block.ascii - 1) : 0;
@@ -287,10 +308,6 @@ template <Rules R> Block block_at(const char* p) {
     block.starts = known > 0 ? starts & up_to(known) & ~bit(0) : 0;
     return block;
 }
-#else
-template <Rules R> Block block_at(const char*) { return {}; }
-#endif
-
 template <Rules R> size_t scan(std::string_view text, std::string_view* pieces, size_t most) {
     const char *p = text.data(), *end = p + text.size(), *slow = p;    // slow: end of a part with other bytes
     size_t n = 0;

@@ -189,7 +189,7 @@ Status ShardSetWriter::publish(const ordered_json& counters) {
         TRY(save(counters));
     }
     keep_temporaries();
-    // Of the existing shards, those that are not this run's go first.
+    // Existing shards that are not of this run go first.
     auto named = [&](const std::string& path) {
         for (const ShardSeries* series : {&train, &val}) {
             const bool ours = std::count(series->files.begin(), series->files.end(), path) > 0;

@@ -31,7 +31,7 @@ class ShardSeries {
     std::string stem;
     const Tokenizer& tokenizer;
     int64_t limit, written = 0, begun = 0;
-    uint64_t hash = 0;    // of the tokens written
+    uint64_t hash = 0;    // covers the tokens written
     std::vector<std::string> files;
     std::vector<ShardWriter> writers;
     bool open = false;    // the last shard takes more tokens

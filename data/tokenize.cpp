@@ -203,8 +203,8 @@ std::string shard_prefix(const std::string& out) {
 // A part of the input, which is read, then encoded, then written.
 struct Batch {
     std::vector<Segment> segments;
-    std::vector<std::vector<int>> ids;    // of each segment
-    std::vector<Status> status;           // of each segment's JSON line
+    std::vector<std::vector<int>> ids;    // by segment
+    std::vector<Status> status;           // by segment: whether its JSON line was read
     std::vector<int> special;             // first special token that a segment spells; -1: none
 };
 

@@ -25,7 +25,7 @@ SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + SUFFIX +
          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + SUFFIX +
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-# Name, file in litellm's wheel (the SHA-1 of its address), pattern, gigatoken's name of it, id of <|endoftext|>.
+# Name, file in litellm's wheel, pattern, gigatoken's name of the pattern, id of <|endoftext|>.
 KINDS = [("gpt2", None, GPT2, "gpt2", 50256),
          ("cl100k", "9b5ad71b2ce5302211f9c61530b329a4922fc6a4", CL100K, "cl100k", 100257),
          ("o200k", "fb374d419588a4632f3f557e76b4b70aebbca790", O200K, "o200k", 199999)]

@@ -71,8 +71,8 @@ TEST_CASE("scan: blocks of ASCII, and what interrupts them, have the pieces of t
                                             " ",   " ",    "  ",  "\n",  "\n\n", "\t",  "\r",   ".",     ",",
                                             "(",   "((",   "/",   "\n/", "'",    "'s",  "'t",   "'LL",   "'Re",
                                             "'ve", "'m",   "'dx", "'sS", "  \n", "\n ", "!\n/", "\v \f", "=="};
-    const std::vector<std::string> wide = {"é", "漢字", "\u00a0", "\u3000", "'ſ", "\u0301",
-                                           "\xFF", "\xE2\x82", "½"};
+    const std::vector<std::string> wide = {"\u00e9", "\u6f22\u5b57", "\u00a0",   "\u3000", "'\u017f",
+                                           "\u0301", "\xFF",         "\xE2\x82", "\u00bd"};
     for (const PatternRow& row : pattern_rows()) {
         if (!row.scan) continue;
         std::string why;
