@@ -10,12 +10,14 @@
 #include "base/console.h"
 #include "bpe.h"
 #include "corpus.h"
+#include "duplicates.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/meter.h"
 #include "base/pool.h"
 #include "loader.h"
 #include "merge.h"
+#include "special_flag.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -37,21 +39,22 @@ struct Input {
 void add_input_flags(std::vector<Flag>& flags, Input& in) {
     flags.insert(flags.end(), {Flag{.name = "--field",
                                     .to = &in.field,
-                                    .help = "the field of JSON lines that holds the text (empty: text); "
-                                            "if given, every file is JSON lines",
+                                    .help = "the key of JSON, or the column of CSV and Parquet, that holds the "
+                                            "text (empty: text); a.b: b within a; if given, no file is plain text",
                                     .excludes = {"--format text: a text has no fields"}},
                                Flag{.name = "--format",
                                     .to = &in.format,
-                                    .help = "what the files are; auto: JSON lines where the name ends "
-                                            "in .jsonl or .ndjson or the text begins so, else text",
+                                    .help = "what the files are; auto: by content JSON lines, other JSON (an array, "
+                                            "values one after the other) or Parquet, by name .jsonl, .csv, .tsv, else "
+                                            "text",
                                     .choices = TEXT_FORMATS},
                                Flag{.name = "--skip-bad-lines",
                                     .to = &in.skip_bad_lines,
-                                    .help = "leave out JSON lines that cannot be read, "
+                                    .help = "leave out JSON lines and CSV records that cannot be read, "
                                             "and count them"},
                                Flag{.name = "--longest-line",
                                     .to = &in.longest,
-                                    .help = "MiB: a longer line, or text without a place to cut "
+                                    .help = "MiB: a longer line or record, or text without a place to cut "
                                             "it, is refused; encoding takes some 20 bytes of memory a byte",
                                     .min = 1,
                                     .max = 1024}});
@@ -152,7 +155,7 @@ Command train_tokenizer_command() {
               "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt"};
     c.flags = {{.name = "FILE",
                 .to = &o->input.files,
-                .help = "text, or JSON lines; also .gz and .zst of them; - for "
+                .help = "text, JSON, CSV or Parquet; all but Parquet also as .gz and .zst, or - for "
                         "stdin",
                 .required = true},
                {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true, .letter = 'o'},
@@ -187,6 +190,7 @@ struct TokenizeOptions {
     int64_t shard_tokens = 100'000'000;
     bool overwrite = false;
     Input input;
+    DedupOptions dedup;
 };
 
 // Writes shards OUT_train_000.bin and following, as many as the tokens need. <|endoftext|> precedes
@@ -313,15 +317,25 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
 class Encoder {
   public:
     Encoder(const Tokenizer& t, bool special_tokens) : tokenizer(t), tokens(special_tokens) {}
-    // Fills ids and status of each segment; status: an error if its JSON line cannot be read.
-    void encode(const Corpus& corpus, std::vector<Segment>& batch) {
+    // Fills ids and status of each segment; status: an error if its record cannot be read.
+    // Documents that `duplicates` leaves out get no ids.
+    Status encode(const Corpus& corpus, DuplicateFilter& duplicates, std::vector<Segment>& batch) {
+        const auto n = int64_t(batch.size());
         ids.assign(batch.size(), {});
         status.assign(batch.size(), {});
         std::vector<int> first_special(batch.size(), -1);
-        each_chunk(int64_t(batch.size()), [&](int64_t chunk, int) {
+        std::vector<Sketch> sketches(batch.size());
+        std::vector<char> kept(batch.size(), true);
+        each_chunk(n, [&](int64_t chunk, int) {
             const size_t i = size_t(chunk);
             status[i] = corpus.json_text(batch[i]);
-            if (!status[i].ok()) return;
+            if (status[i].ok()) sketches[i] = duplicates.sketch(batch[i]);
+        });
+        for (size_t i = 0; i < batch.size(); i++)
+            kept[i] = status[i].ok() && TRY(duplicates.keep(batch[i], sketches[i]));
+        each_chunk(n, [&](int64_t chunk, int) {
+            const size_t i = size_t(chunk);
+            if (!kept[i]) return;
             ids[i] = tokenizer.encode(batch[i].text, tokens, !batch[i].begins_document);
             if (!tokens) first_special[i] = tokenizer.first_special(batch[i].text);
         });
@@ -330,6 +344,7 @@ class Encoder {
             if (first_special[i] < 0 || std::exchange(counted_one, true)) continue;
             if (documents++ == 0) first = tokenizer.token(first_special[i]);
         }
+        return {};
     }
     void print_notes(Progress& progress) const {
         if (documents)
@@ -372,8 +387,11 @@ Status tokenize(const TokenizeOptions& o) {
     const bool tokens = o.special == "token";
     Encoder encoder(tokenizer, tokens);
     auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit, tokens); };
-    Corpus corpus = TRY(Corpus::open(o.input.config(o.val_fraction, cut)));
+    CorpusConfig config = o.input.config(o.val_fraction, cut);
+    config.whole_documents = o.dedup.kind != "none";
+    Corpus corpus = TRY(Corpus::open(config));
     TRY(make_parent(prefix));
+    DuplicateFilter duplicates = TRY(DuplicateFilter::create(o.dedup, o.input.files, o.val_fraction));
 
     Shards train(prefix + "train", tokenizer, o.shard_tokens), val(prefix + "val", tokenizer, o.shard_tokens);
     BadLines bad;
@@ -383,7 +401,7 @@ Status tokenize(const TokenizeOptions& o) {
     for (std::vector<Segment> batch;;) {
         TRY(read_batch(corpus, batch));
         if (batch.empty()) break;
-        encoder.encode(corpus, batch);
+        TRY(encoder.encode(corpus, duplicates, batch));
         for (size_t i = 0; i < batch.size(); i++) {
             TRY(bad.add(encoder.status[i], o.input.skip_bad_lines));
             text_bytes += encoder.status[i].ok() ? int64_t(batch[i].text.size()) : 0;
@@ -397,9 +415,11 @@ Status tokenize(const TokenizeOptions& o) {
     TRY(train.end());
     TRY(val.end());
     bad.print_notes(progress);
+    duplicates.print_notes(progress);
     encoder.print_notes(progress);
     if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
     if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
+    TRY(duplicates.finish());
     TRY(publish(train, val, old, o.shard_tokens));
     std::vector<std::string> written = train.files;
     written.insert(written.end(), val.files.begin(), val.files.end());
@@ -422,8 +442,8 @@ Command tokenize_command() {
     c.flags = {
         {.name = "FILE",
          .to = &o->input.files,
-         .help = "text: each file is a document; JSON lines: each line "
-                 "is; also .gz and .zst of these; -: stdin",
+         .help = "text: each file is a document; JSON lines, a JSON array, CSV, Parquet: each line, element, "
+                 "record or row is; all but Parquet also as .gz and .zst; -: stdin",
          .required = true},
         {.name = "--out",
          .to = &o->out,
@@ -438,19 +458,15 @@ Command tokenize_command() {
         {.name = "--val-fraction",
          .to = &o->val_fraction,
          .help = "part held out for validation: whole "
-                 "documents of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text "
+                 "documents of records or of more than 100 files, otherwise the tail of each file (compressed text "
                  "is then unpacked twice)",
          .min = 0,
          .max = 0.5},
         {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "most tokens per shard", .min = 1, .max = 1e9},
-        {.name = "--special",
-         .to = &o->special,
-         .help = "where a text spells a special token (<|im_start|>): "
-                 "text, ordinary text, as in crawled pages; token, that token, as in conversations that a chat "
-                 "template has written",
-         .choices = {"text", "token"}},
+        special_flag(&o->special, "a text"),
         {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}};
     add_input_flags(c.flags, o->input);
+    for (Flag& flag : dedup_flags(o->dedup)) c.flags.push_back(flag);
     c.run = [o] { return tokenize(*o); };
     c.removes_temporaries = true;
     return c;
