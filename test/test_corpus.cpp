@@ -26,6 +26,7 @@ std::vector<int> shard(const std::string& path) {
 struct Tokenized {
     ProcessResult r;
     Strings documents;
+    std::vector<int> ids;    // the training shard's
 };
 Tokenized tokenized(const std::string& path, const Strings& more = {}, const std::string& input = "") {
     static const Tokenizer t = chat_tokenizer();    // byte tokens: quick to load
@@ -34,9 +35,9 @@ Tokenized tokenized(const std::string& path, const Strings& more = {}, const std
     write_file(args.back(), t.to_json());
     args.insert(args.end(), more.begin(), more.end());
     args.push_back(path);
-    Tokenized all{run_flatgpt(args, {.stdin_text = input}), {}};
+    Tokenized all{run_flatgpt(args, {.stdin_text = input}), {}, {}};
     if (all.r.exit_code) return all;
-    const std::vector<int> ids = shard(args[3] + "_train_000.bin");
+    const std::vector<int> ids = all.ids = shard(args[3] + "_train_000.bin");
     std::vector<int> document;
     for (size_t i = 1; i < ids.size(); i++) {
         if (ids[i] != t.end_of_text()) document.push_back(ids[i]);
@@ -220,7 +221,7 @@ TEST_CASE("corpus: special tokens in a document of any format are text unless as
         for (const bool tokens : {false, true}) {
             const Tokenized r = tokenized(dir + name, {"--special", tokens ? "token" : "text"});
             REQUIRE_MESSAGE(r.r.exit_code == 0, r.r.err);
-            const std::vector<int> ids = shard(dir + "/o_train_000.bin");
+            const std::vector<int>& ids = r.ids;
             std::vector<int> wanted;
             for (const std::string& text : texts) {
                 wanted.push_back(end);
@@ -236,9 +237,9 @@ TEST_CASE("corpus: special tokens in a document of any format are text unless as
     for (size_t i = 0; i < texts.size(); i++) {    // texts, each a file
         const std::string path = dir + "/" + std::to_string(i) + ".txt";
         write_file(path, texts[i]);
-        CHECK(tokenized(path).documents == Strings{texts[i]});
-        const std::vector<int> ids = shard(dir + "/o_train_000.bin");
-        CHECK(std::count(ids.begin(), ids.end(), end) == 2);
+        const Tokenized r = tokenized(path);
+        CHECK(r.documents == Strings{texts[i]});
+        CHECK(std::count(r.ids.begin(), r.ids.end(), end) == 2);
     }
     // sample has the same option, whose default is `token`, as transformers encodes prompts. The
     // model's next token tells how many tokens there were: "b" after one, "m" after twelve bytes.

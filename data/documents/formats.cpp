@@ -145,7 +145,8 @@ Result<TextFormat> format_of(const std::string& path, std::string_view head, con
                     c.flags ? "; --format json reads it" : "");
     if (by_line) return separated ? TextFormat::json : TextFormat::jsonl;    // errors by line are better
     if (named == TextFormat::json) return shape == Json::lines ? TextFormat::jsonl : TextFormat::json;
-    if (c.lines && !called_json && c.field.empty()) return TextFormat::text;    // a line of text may begin like JSON
+    const bool plain = c.lines && !called_json && c.field.empty();    // a line of text may begin like JSON
+    if (plain && shape != Json::lines) return TextFormat::text;
     switch (shape) {
         case Json::lines: return TextFormat::jsonl;
         case Json::array:
