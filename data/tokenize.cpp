@@ -325,7 +325,7 @@ class Encoder {
         status.assign(batch.size(), {});
         std::vector<int> first_special(batch.size(), -1);
         std::vector<Sketch> sketches(batch.size());
-        std::vector<char> kept(batch.size(), true);
+        kept.assign(batch.size(), true);
         each_chunk(n, [&](int64_t chunk, int) {
             const size_t i = size_t(chunk);
             status[i] = corpus.json_text(batch[i]);
@@ -354,6 +354,7 @@ class Encoder {
     }
     std::vector<std::vector<int>> ids;
     std::vector<Status> status;
+    std::vector<char> kept;    // not left out as duplicates
 
   private:
     const Tokenizer& tokenizer;
@@ -404,7 +405,7 @@ Status tokenize(const TokenizeOptions& o) {
         TRY(encoder.encode(corpus, duplicates, batch));
         for (size_t i = 0; i < batch.size(); i++) {
             TRY(bad.add(encoder.status[i], o.input.skip_bad_lines));
-            text_bytes += encoder.status[i].ok() ? int64_t(batch[i].text.size()) : 0;
+            text_bytes += encoder.kept[i] ? int64_t(batch[i].text.size()) : 0;
             if (encoder.ids[i].empty()) continue;    // documents without text are skipped
             Shards& to = batch[i].validation ? val : train;
             if (batch[i].begins_document) TRY(to.begin_document());
