@@ -10,7 +10,7 @@
 #include "base/command.h"
 #include "base/countdown.h"
 #include "base/file.h"
-#include "data/special_flag.h"
+#include "data/documents/special_flag.h"
 #include "files/json_write.h"
 #include "infer/decode/beam.h"
 #include "infer/eval/eval_command.h"

@@ -10,14 +10,14 @@
 #include "base/console.h"
 #include "bpe.h"
 #include "corpus.h"
-#include "duplicates.h"
+#include "documents/duplicates.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/meter.h"
 #include "base/pool.h"
 #include "loader.h"
 #include "merge.h"
-#include "special_flag.h"
+#include "documents/special_flag.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -302,12 +302,12 @@ std::vector<std::string> existing_shards(const std::string& prefix) {
 }
 
 // Reads segments until their texts have BATCH bytes; none: the input ended.
-Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
+Status read_batch(Corpus& corpus, int64_t sketch_bytes, std::vector<Segment>& batch) {
     batch.clear();
     for (int64_t bytes = 0; bytes < BATCH;) {
         Segment segment;
         if (!TRY(corpus.next(segment))) break;
-        bytes += int64_t(segment.text.size()) + 64;
+        bytes += int64_t(segment.text.size()) + 64 + sketch_bytes;
         batch.push_back(std::move(segment));
     }
     return {};
@@ -392,7 +392,7 @@ Status tokenize(const TokenizeOptions& o) {
     config.whole_documents = o.dedup.kind != "none";
     Corpus corpus = TRY(Corpus::open(config));
     TRY(make_parent(prefix));
-    DuplicateFilter duplicates = TRY(DuplicateFilter::create(o.dedup, o.input.files, o.val_fraction));
+    DuplicateFilter duplicates = TRY(DuplicateFilter::create(o.dedup, o.input.files, o.val_fraction, o.overwrite));
 
     Shards train(prefix + "train", tokenizer, o.shard_tokens), val(prefix + "val", tokenizer, o.shard_tokens);
     BadLines bad;
@@ -400,7 +400,7 @@ Status tokenize(const TokenizeOptions& o) {
     Meter meter("tokenize");
     int64_t text_bytes = 0;
     for (std::vector<Segment> batch;;) {
-        TRY(read_batch(corpus, batch));
+        TRY(read_batch(corpus, duplicates.sketch_bytes(), batch));
         if (batch.empty()) break;
         TRY(encoder.encode(corpus, duplicates, batch));
         for (size_t i = 0; i < batch.size(); i++) {

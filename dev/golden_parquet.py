@@ -110,6 +110,12 @@ def golden(out):
     refused["refused_number.parquet"] = "column text: expected texts, found int64"
     pq.write_table(pa.table({"body": ["a"], "n": [1]}), out / "refused_name.parquet")
     refused["refused_name.parquet"] = "found: \"body\" (string), \"n\" (int64); --field names another"
+    nulls = [None] * 5 + texts[:4] + [None] * 5
+    for name, options in [("dictionary", {}), ("delta", dict(use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"}))]:
+        write_pyarrow(out / f"nulls_{name}.parquet", nulls, around=False, row_group_size=5, **options)
+    polars.DataFrame({"text": nulls}).write_parquet(out / "nulls_polars.parquet", row_group_size=5)
+    for name in ["dictionary", "delta", "polars"]:
+        files[f"nulls_{name}.parquet"] = {"field": "text", "required": False, "nulls": True}
     special = ["<|endoftext|>", "a<|endoftext|><|im_start|>user\nb<|im_end|>", "plain"]
     pq.write_table(pa.table({"text": special}), out / "special.parquet")
     (out / "texts.json").write_text(json.dumps({"texts": texts, "files": files, "refused": refused}, indent=0) + "\n")

@@ -22,6 +22,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     const std::string* field = nullptr;
     std::vector<size_t> path;           // bytes of *field that the keys of open objects cover, outermost first
     size_t covered = 0;                 // bytes of *field that the last key covers, if an object follows
+    bool found = false;                 // the field's key has come: the first one counts
     bool text_alone = false;            // the outermost value is a string, kept in `value`
     std::string value;                  // the field's value, if it is a string
     std::string other;                  // text or type of another value
@@ -77,7 +78,8 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     void match(const std::string& name) {
         const size_t from = path.empty() ? 0 : path.back();
         const std::string_view rest = std::string_view(*field).substr(from);
-        here = name == rest;
+        here = !found && name == rest;
+        found |= here;
         const bool begins = rest.size() > name.size() && rest.starts_with(name) && rest[name.size()] == '.';
         covered = begins ? from + name.size() + 1 : 0;
     }

@@ -127,7 +127,10 @@ TEST_CASE("corpus read: JSON that is no JSON lines is read under any name, also 
             refused({{written(name, text)}}, ":1: text: expected a string, found nothing; its fields: ");
     refused({{written("x.txt", "{\"a\": 1} b\n")}}, "x.txt:1: text: expected a string");
     CHECK(read({{written("x.json", "\"Hello\"\n\"world\"\n")}}).texts() == Strings{"Hello", "world"});
-    CHECK(read({{written("x.txt", "\"Hello\"\n\"w\\u00f6rld\"\n")}}).texts() == Strings{"Hello", "w\xC3\xB6rld"});
+    CHECK(read({{written("x.json", "\"Hello\"\n\"w\\u00f6rld\"\n")}}).texts() == Strings{"Hello", "w\xC3\xB6rld"});
+    // Prose in quotes may look so, too.
+    refused({{written("x.txt", "\"Hello\"\n\"w\\u00f6rld\"\n")}},
+            "found JSON strings; --format json reads their texts");
     for (const char* text : {"\"Hello\"\nworld\n", "# made by\n{\"text\": \"a\"}\n", "12\n", "words\n"})
         refused({{written("x.json", text)}}, "a name of JSON and no object on the first line");
     CorpusConfig lines{{written("x.json", "# made by\n{\"text\": \"a\"}\n")}};

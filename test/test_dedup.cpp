@@ -1,6 +1,6 @@
 // test_dedup.cpp - `tokenize --dedup`: a Python reference (dev/golden_dedup.py), the probability of
 // candidates, memory, and the same documents for any number of threads.
-#include "data/dedup.h"
+#include "data/documents/dedup.h"
 
 #include <cmath>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include "base/philox.h"
 #include "data/bpe.h"
 #include "data/documents/words.h"
-#include "data/duplicates.h"
+#include "data/documents/duplicates.h"
 #include "data/loader.h"
 #include "files/json.h"
 #include "files/json_write.h"
@@ -200,6 +200,23 @@ TEST_CASE("dedup: exact drops equal bytes alone, in bounded memory") {
         distinct.insert("document " + std::to_string(i % (N / 2)) + std::string(size_t(i % 40), 'x'));
     CHECK(d.kept() == int64_t(distinct.size()));
     CHECK(d.bytes() < 40 * d.kept());
+    // Short documents have one n-gram, and yet differ.
+    Deduplicator short_texts(minhash());
+    constexpr int SHORT = 150'000;
+    for (int i = 0; i < SHORT; i++) {
+        const auto match = short_texts.add(short_texts.sketch("title " + std::to_string(i)), {});
+        CHECK_FALSE(match.value.has_value());
+    }
+    CHECK(short_texts.kept() == SHORT);
+    CHECK(short_texts.bytes() < 500 * int64_t(SHORT));
+    // Equal documents are found, also if a common n-gram fills the bands.
+    Deduplicator crowded(minhash(0.1, 1));
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 300; i++) {
+            const std::string text = "common " + distinct_words(uint64_t(i) * 40, 40);
+            const auto match = crowded.add(crowded.sketch(text), {});
+            CHECK(match.value.has_value() == (round == 1));
+        }
     // Any single bit counts, at any offset.
     Deduplicator bits(c);
     std::string text(100, 'a');
@@ -291,6 +308,8 @@ TEST_CASE("dedup: options that do not fit, limits, and an interrupted run") {
     fails({"--dedup", "exact", "--dedup-report", dir + "/no/such/r", a}, 4, "--dedup-report");
     CHECK_FALSE(fs::exists(dir + "/r"));
     // A failed run leaves no report; the next one is as if it had not been.
+    fails({"--dedup", "exact", "--dedup-report", a, a}, 2, "is an input");
+    CHECK(read_file(a) == lines_of(texts));
     const std::string report = dir + "/kept.jsonl", bad = dir + "/bad.jsonl";
     write_file(bad, lines_of(texts) + lines_of(texts) + "bad\n");
     fails({"--dedup", "exact", "--dedup-report", report, bad}, 3, "bad.jsonl:80001");

@@ -115,6 +115,8 @@ TEST_CASE("documents: a field may lie within another one") {
           R"({"a": 1, "c": {"b": "no"}})", R"({"a": [], "c": {"b": "no"}})", R"({"a": {}, "c": {"b": "no"}})",
           R"({"a": {"b": ["no"]}})", R"({"a": {"x": {"b": "no"}}})"})
         CHECK_MESSAGE(contains(field(json, "a.b"), "a.b: expected a string, found"), json);
+    CHECK(field(R"({"a.b": "first", "a": {"b": 5}})", "a.b") == "first");
+    CHECK(field(R"({"a": {"b": "first"}, "a.b": "second"})", "a.b") == "first");
 }
 
 TEST_CASE("documents: CSV with quotes, line ends in fields, CRLF and a byte order mark") {
@@ -166,5 +168,7 @@ TEST_CASE("documents: CSV with quotes, line ends in fields, CRLF and a byte orde
     CHECK(contains(read("x.csv", "text\ncaf\xE9\n").note, "x.csv: byte 8 is 0xE9, which is no UTF-8"));
     CorpusConfig held;
     held.val_fraction = 0.25;
+    CHECK(contains(read("x.csv", "text,b\n\"a\"\r,1\nx,2\n").bad.at(0), "behind a closing quote"));
+    CHECK(contains(read("x.csv", "text\n\"a\"\r\"b\"\n").bad.at(0), "behind a closing quote"));
     CHECK(read("x.csv", "text\na\nb\nc\nd\n", held).texts.size() == 4);
 }

@@ -29,7 +29,7 @@ std::string unquoted(std::string_view field) {
 // Splits a record; the state between two bytes is all that a longer buffer needs to go on.
 Result<bool> CsvReader::read_record() {
     const size_t longest = size_t(c.longest) << 20;
-    enum class In { begin, plain, quoted, closed } in = In::begin;
+    enum class In { begin, plain, quoted, closed, closed_cr } in = In::begin;
     std::vector<size_t> ends;    // ends of earlier fields
     size_t at = 0, separators = 0;
     int64_t lines = 0;
@@ -46,17 +46,19 @@ Result<bool> CsvReader::read_record() {
                 at = quote;
                 if (at == rest.size()) break;
                 in = In::closed;
-            } else if (b == '"' && in != In::plain) {
+            } else if (b == '"' && in != In::plain && in != In::closed_cr) {
                 in = In::quoted;    // the field's first quote, or the second of a pair
             } else if (b == comma || b == '\n') {
+                bad_quote |= in == In::closed_cr && b == comma;
                 separators++;
                 if (ends.size() < MAX_COLUMNS) ends.push_back(at);
                 in = In::begin;
                 done = b == '\n';
                 lines += done;
             } else {
-                bad_quote |= in == In::closed && b != '\r';
-                in = in == In::closed ? In::closed : In::plain;
+                // Behind a closing quote only a line end may follow, which may begin with \r.
+                bad_quote |= in == In::closed_cr || (in == In::closed && b != '\r');
+                in = in == In::closed || in == In::closed_cr ? In::closed_cr : In::plain;
             }
         }
         if (buffer.ended() || at > longest) break;

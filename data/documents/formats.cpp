@@ -45,8 +45,9 @@ bool begins_array(std::string_view text, bool whole) {
     return is_value(text, whole) || (inner < text.size() && begins_object(text.substr(inner))) || values_by_line(text);
 }
 // Layout of a file's beginning. lines: the first line is an object. values: an object of several
-// lines, or strings. other: no JSON in a file named .json. none: text.
-enum class Json { none, lines, array, values, other };
+// lines, or strings in a file named .json. strings: these in another file. other: no JSON in a file
+// named .json. none: text.
+enum class Json { none, lines, array, values, strings, other };
 Json json_shape(std::string_view head, bool named) {
     const bool all = head.size() < HEAD;
     head.remove_prefix(skip(head, 0, " \t\r\n"));
@@ -54,7 +55,8 @@ Json json_shape(std::string_view head, bool named) {
     if (head[0] == '\x1E') return Json::values;    // a record separator (RFC 7464)
     if (head[0] == '[' && (named || begins_array(head, all))) return Json::array;
     // Lines of prose may be in quotes, too, so a file not named .json must also have an escape.
-    if (head[0] == '"' && (named || head.find('\\') != head.npos) && values_by_line(head)) return Json::values;
+    if (head[0] == '"' && (named || head.find('\\') != head.npos) && values_by_line(head))
+        return named ? Json::values : Json::strings;
     const bool object = begins_object(head);
     if (!object && head[0] != '{') return named ? Json::other : Json::none;
     if (!object && !named) return Json::none;
@@ -144,6 +146,9 @@ Result<TextFormat> format_of(const std::string& path, std::string_view head, con
                     shape == Json::array ? "a JSON array" : "JSON parted by record separators (RFC 7464)",
                     c.flags ? "; --format json reads it" : "");
     if (by_line) return separated ? TextFormat::json : TextFormat::jsonl;    // errors by line are better
+    const bool called_lines = decompressed_name(path).ends_with(".jsonl") ||
+                              decompressed_name(path).ends_with(".ndjson");
+    if (named == TextFormat::json && called_lines && !separated) return TextFormat::jsonl;
     if (named == TextFormat::json) return shape == Json::lines ? TextFormat::jsonl : TextFormat::json;
     const bool plain = c.lines && !called_json && c.field.empty();    // a line of text may begin like JSON
     if (plain && shape != Json::lines) return TextFormat::text;
@@ -151,6 +156,9 @@ Result<TextFormat> format_of(const std::string& path, std::string_view head, con
         case Json::lines: return TextFormat::jsonl;
         case Json::array:
         case Json::values: return TextFormat::json;
+        case Json::strings:
+            return fail(Exit::input, "%s: expected text or JSON, found JSON strings%s", path.c_str(),
+                        c.flags ? "; --format json reads their texts, --format text takes it as it is" : "");
         case Json::other:
             return fail(Exit::input,
                         "%s: expected text or JSON, found a name of JSON and no object on the first line; write an "

@@ -75,8 +75,8 @@ class CsvReader : public DocumentReader {
     char comma;
     int64_t line = 1;    // line of the first unread byte
     size_t columns = 0, column = 0;
-    std::vector<std::string_view> fields;    // the last record's, with quotes
-    std::string error;                       // the last record's
+    std::vector<std::string_view> fields;    // last record, with quotes
+    std::string error;                       // in the last record
 
     Result<bool> read_record();
     Status read_header();

@@ -1,4 +1,4 @@
-// words.h - n-grams of a text's words, as hashes: what MinHash compares.
+// words.h - n-grams of a text's words, as hashes, which MinHash compares.
 #pragma once
 #include <algorithm>
 #include <string_view>

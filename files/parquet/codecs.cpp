@@ -100,39 +100,46 @@ bool lz4(std::string_view in, Output& out) {
 }
 
 constexpr size_t STEP = 1 << 20;    // bytes by which output grows
+// Makes room behind the `done` bytes of `out` that are written, `size` bytes in all.
+size_t grow(std::string& out, size_t done, size_t size) {
+    if (done == out.size()) out.resize(std::min(size, done + STEP));
+    return out.size() - done;
+}
 bool gzip(std::string_view in, size_t size, std::string& out) {
     z_stream z{};
     if (inflateInit2(&z, 15 + 32) != Z_OK) return false;    // + 32: a gzip or a zlib header
     z.next_in = reinterpret_cast<unsigned char*>(const_cast<char*>(in.data()));
     z.avail_in = unsigned(in.size());
     int rc = Z_OK;
-    while (rc == Z_OK && out.size() < size) {
-        const size_t had = out.size(), room = std::min(STEP, size - had);
-        out.resize(had + room);
-        z.next_out = reinterpret_cast<unsigned char*>(&out[had]);
-        z.avail_out = unsigned(room);
+    size_t done = 0;
+    while (rc == Z_OK && done < size) {
+        const size_t free_bytes = grow(out, done, size), unread = z.avail_in;
+        z.next_out = reinterpret_cast<unsigned char*>(&out[done]);
+        z.avail_out = unsigned(free_bytes);
         rc = inflate(&z, Z_NO_FLUSH);
-        out.resize(had + room - z.avail_out);
+        const size_t written = free_bytes - z.avail_out;
+        done += written;
         if (rc == Z_STREAM_END && z.avail_in) rc = inflateReset(&z);    // another member follows
-        if (out.size() == had && z.avail_in == 0) break;
+        if (written == 0 && z.avail_in == unread) break;
     }
     inflateEnd(&z);
+    out.resize(done);
     return rc == Z_OK || rc == Z_STREAM_END;
 }
 bool zstd(std::string_view in, size_t size, std::string& out) {
     ZSTD_DStream* stream = ZSTD_createDStream();
     if (!stream) return false;
     ZSTD_inBuffer from{in.data(), in.size(), 0};
-    size_t rc = 1;
-    while (!ZSTD_isError(rc) && out.size() < size) {
-        const size_t had = out.size(), room = std::min(STEP, size - had), consumed = from.pos;
-        out.resize(had + room);
-        ZSTD_outBuffer to{&out[had], room, 0};
+    size_t rc = 1, done = 0;
+    while (!ZSTD_isError(rc) && done < size) {
+        const size_t free_bytes = grow(out, done, size), unread = from.pos;
+        ZSTD_outBuffer to{&out[done], free_bytes, 0};
         rc = ZSTD_decompressStream(stream, &to, &from);
-        out.resize(had + to.pos);
-        if (to.pos == 0 && from.pos == consumed) break;
+        done += to.pos;
+        if (to.pos == 0 && from.pos == unread) break;
     }
     ZSTD_freeDStream(stream);
+    out.resize(done);
     return !ZSTD_isError(rc);
 }
 }    // namespace

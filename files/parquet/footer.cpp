@@ -10,6 +10,7 @@ namespace {
 using Field = ThriftReader::Field;
 constexpr int64_t LARGEST_FOOTER = 256 << 20;
 constexpr size_t MAX_COLUMNS = 100'000, MAX_DEPTH = 64, MAX_PATH = 4096;
+constexpr size_t MAX_PATHS = 16 << 20;    // bytes of all columns' paths: a group's name is in each of them
 constexpr int BYTE_ARRAY = 6;
 
 struct Element {    // a node of the schema, in depth-first order
@@ -20,23 +21,24 @@ struct Element {    // a node of the schema, in depth-first order
 Element read_element(ThriftReader& in) {
     Element e;
     for (Field f; in.next(f);) switch (f.id) {
-            case 1: e.type = int(in.integer(f)); break;
+            case 1: e.type = in.small(f); break;
             case 3: e.repetition = in.integer(f); break;
             case 4: e.name = std::string(in.bytes(f).substr(0, MAX_PATH)); break;
             case 5: e.children = in.integer(f); break;
-            case 6: e.converted = int(in.integer(f)); break;
+            case 6: e.converted = in.small(f); break;
             default: in.skip(f.type);
         }
     return e;
 }
 
-// Turns the schema's nodes into leaves. False: the nodes are no tree.
+// Turns the schema's nodes into leaves. False: the nodes are no tree, or their paths are too long.
 bool leaves(const std::vector<Element>& schema, std::vector<ParquetColumn>& columns) {
     struct Open {
         int64_t left;
         ParquetColumn node;
     };
     std::vector<Open> open;
+    size_t paths = 0;
     for (size_t i = 0; i < schema.size(); i++) {
         const Element& e = schema[i];
         if (e.repetition < 0 || e.repetition > 2 || e.children < 0) return false;
@@ -53,7 +55,8 @@ bool leaves(const std::vector<Element>& schema, std::vector<ParquetColumn>& colu
         node.converted = e.converted;
         if (e.children > 0 || i == 0) open.push_back({e.children, node});
         else columns.push_back(node);
-        if (open.size() > MAX_DEPTH) return false;
+        paths += node.path.size();
+        if (open.size() > MAX_DEPTH || paths > MAX_PATHS) return false;
         while (!open.empty() && open.back().left == 0) open.pop_back();
     }
     return open.empty();
@@ -63,7 +66,7 @@ ParquetChunk read_chunk_metadata(ThriftReader& in) {
     ParquetChunk chunk;
     int64_t dictionary = 0;
     for (Field f; in.next(f);) switch (f.id) {
-            case 4: chunk.codec = ParquetCodec(in.integer(f)); break;
+            case 4: chunk.codec = ParquetCodec(in.small(f)); break;
             case 5: chunk.values = in.integer(f); break;
             case 7: chunk.bytes = in.integer(f); break;
             case 9: chunk.offset = in.integer(f); break;
@@ -178,8 +181,9 @@ Status read_metadata(const File& file, std::string_view bytes, ParquetFooter& fo
         return fail(Exit::input, "%s: the Parquet footer is damaged at its byte %zu (file offset %lld)", path.c_str(),
                     in.at(), (long long)(file.bytes() - 8 - int64_t(bytes.size()) + int64_t(in.at())));
     if (column < 0 && !leaves(schema, footer.columns))
-        return fail(Exit::input, "%s: the Parquet footer's schema is damaged: its %zu nodes are no tree", path.c_str(),
-                    schema.size());
+        return fail(Exit::input,
+                    "%s: the Parquet footer's schema is damaged: its %zu nodes are no tree, or have too long names",
+                    path.c_str(), schema.size());
     return {};
 }
 

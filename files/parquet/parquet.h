@@ -110,6 +110,7 @@ class ParquetTexts {
     ParquetCodec codec = ParquetCodec::none;
     int64_t page_left = 0, present = 0;    // values left in the page; texts that follow without a null
     int64_t page_offset = 0;
+    uint64_t emitted = 0;    // bytes of texts so far
     std::string packed, page, dictionary_page;
     std::vector<std::string_view> dictionary;
     HybridReader levels;

@@ -12,6 +12,7 @@ namespace {
 using Field = ThriftReader::Field;
 enum PageType { DATA = 0, INDEX = 1, DICTIONARY = 2, DATA_V2 = 3 };
 enum Encoding { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, BIT_PACKED = 4, RLE_DICTIONARY = 8 };
+constexpr uint64_t MOST_RATIO = 1000, LEAST_REFUSED = 1 << 30;        // bytes of text, at the most
 constexpr int64_t MOST_WORDS = 1 << 23;                               // texts of a dictionary
 constexpr int64_t HEADER_STEPS[] = {4 << 10, 256 << 10, 16 << 20};    // bytes read for a page's header
 
@@ -39,7 +40,8 @@ int level_bits(int largest) {
 
 struct ParquetTexts::PageHeader {
     int64_t type = -1, unpacked = -1, packed = -1, values = 0, encoding = -1;
-    int64_t definition_encoding = RLE, definition_bytes = 0, repetition_bytes = 0;
+    int64_t definition_encoding = RLE;
+    int32_t definition_bytes = 0, repetition_bytes = 0;    // not negative
     std::optional<uint32_t> crc;
     bool compressed = true;
 };
@@ -54,8 +56,8 @@ template <class Header> void read_kind(ThriftReader& in, Header& header, int kin
         else if (id == 2 && kind != 8) header.encoding = in.integer(f);
         else if (id == 3 && kind == 5) header.definition_encoding = in.integer(f);
         else if (id == 4 && kind == 8) header.encoding = in.integer(f);
-        else if (id == 5 && kind == 8) header.definition_bytes = in.integer(f);
-        else if (id == 6 && kind == 8) header.repetition_bytes = in.integer(f);
+        else if (id == 5 && kind == 8) header.definition_bytes = in.small(f);
+        else if (id == 6 && kind == 8) header.repetition_bytes = in.small(f);
         else if (id == 7 && kind == 8) header.compressed = in.boolean(f);
         else in.skip(f.type);
     }
@@ -142,7 +144,8 @@ Status ParquetTexts::unpack(const PageHeader& header, size_t levels_bytes, std::
     const ParquetCodec by = header.compressed ? codec : ParquetCodec::none;
     if (size == 0 && body.empty()) return to.clear(), Status{};
     if (parquet_decompress(by, body, size, to)) return {};
-    return damaged("expected %s data of %zu bytes unpacked, found other or damaged ones", codec_name(by), size);
+    return damaged("expected %zu bytes of data (codec: %s), found another number, or damaged data", size,
+                   codec_name(by));
 }
 
 Status ParquetTexts::read_dictionary(const PageHeader& header) {
@@ -175,9 +178,11 @@ Status ParquetTexts::start_page(const PageHeader& header) {
     has_levels = bits > 0;
     std::string_view body, level_bytes;
     if (header.type == DATA_V2) {
-        const int64_t all = header.definition_bytes + header.repetition_bytes;
-        if (header.definition_bytes < 0 || header.repetition_bytes < 0 || all > header.packed || all > header.unpacked)
-            return damaged("expected levels within %lld bytes, found %lld", (long long)header.packed, (long long)all);
+        const int64_t most = std::min(header.packed, header.unpacked), definitions = header.definition_bytes,
+                      repetitions = header.repetition_bytes, all = definitions + repetitions;
+        if (definitions > most || repetitions > most - definitions)
+            return damaged("expected levels within %lld bytes, found %lld and %lld", (long long)most,
+                           (long long)repetitions, (long long)definitions);
         TRY(unpack(header, size_t(all), page));
         body = page;
         level_bytes = std::string_view(packed).substr(size_t(header.repetition_bytes), size_t(header.definition_bytes));
@@ -253,5 +258,10 @@ Result<bool> ParquetTexts::next(std::string_view* text) {
         return damaged("expected a text of at most %lld MiB, found a longer one in row %lld",
                        (long long)(longest >> 20), (long long)rows_read);
     *text = value.value;
+    // A dictionary and runs need few bytes for very much text, as a bomb would have it.
+    emitted += text->size() + 1;
+    if (emitted > MOST_RATIO * uint64_t(file.bytes()) + LEAST_REFUSED)
+        return damaged("expected at most %llu bytes of text for each byte of the file, found more",
+                       (unsigned long long)MOST_RATIO);
     return true;
 }

@@ -45,6 +45,10 @@ int64_t ThriftReader::integer(const Field& field) {
     const bool integer = field.type == i16 || field.type == i32 || field.type == i64;
     return integer ? zigzag() : fail_here();
 }
+int32_t ThriftReader::small(const Field& field) {
+    const int64_t n = integer(field);
+    return n < 0 || n > INT32_MAX ? fail_here() : int32_t(n);
+}
 bool ThriftReader::boolean(const Field& field) {
     if (field.type != yes && field.type != no) return fail_here();
     return field.type == yes;

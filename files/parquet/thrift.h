@@ -21,6 +21,7 @@ class ThriftReader {
     bool next(Field& field);
     // A value of the given type; 0 or empty, and ok() is false, if the field has another type.
     int64_t integer(const Field& field);
+    int32_t small(const Field& field);    // a number that is neither negative nor beyond 31 bits
     bool boolean(const Field& field);
     std::string_view bytes(const Field& field);
     // Begins a list of structures, integers or binaries: returns its length. Each element takes at

@@ -126,12 +126,10 @@ Status PageValues::start(std::string_view bytes, int encoding, int64_t n, const 
         case 2:
         case 8: {
             kind = Kind::dictionary;
-            if (n == 0) return {};
-            if (bytes.empty()) return damaged("no indices of its dictionary");
-            const int width = static_cast<unsigned char>(bytes[0]);
+            // A page of nulls alone may have no indices, and an empty dictionary.
+            const int width = bytes.empty() ? 0 : static_cast<unsigned char>(bytes[0]);
             if (width > 32) return damaged("indices of more than 32 bits");
-            if (words->empty()) return damaged("indices without a dictionary");
-            indices = HybridReader(bytes.substr(1), width);
+            indices = HybridReader(bytes.substr(bytes.empty() ? 0 : 1), width);
             return {};
         }
         case 6: kind = Kind::lengths; return read(lengths, data.size()) ? Status{} : damaged("its lengths");

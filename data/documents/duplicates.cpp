@@ -1,6 +1,8 @@
 // duplicates.cpp - see duplicates.h.
 #include "duplicates.h"
 
+#include <filesystem>
+
 #include "files/json_write.h"
 
 std::vector<Flag> dedup_flags(DedupOptions& o) {
@@ -45,8 +47,19 @@ std::vector<Flag> dedup_flags(DedupOptions& o) {
              .level = Level::expert}};
 }
 
+// Nothing but an older report may be replaced.
+static Status check_report(const std::string& path, const std::vector<std::string>& inputs, bool overwrite) {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return {};
+    for (const std::string& input : inputs)
+        if (std::filesystem::equivalent(path, input, error))
+            return fail(Exit::usage, "--dedup-report: %s is an input; give another name", path.c_str());
+    if (overwrite) return {};
+    return fail(Exit::usage, "--dedup-report: %s exists; give another name, or --overwrite", path.c_str());
+}
+
 Result<DuplicateFilter> DuplicateFilter::create(const DedupOptions& options, std::vector<std::string> files,
-                                                double val_fraction) {
+                                                double val_fraction, bool overwrite) {
     DuplicateFilter f;
     f.o = options;
     f.names = std::move(files);
@@ -55,8 +68,11 @@ Result<DuplicateFilter> DuplicateFilter::create(const DedupOptions& options, std
     if (kind == DEDUP_KINDS.begin()) return f;
     f.tables.emplace(DedupConfig{Dedup(kind - DEDUP_KINDS.begin()), options.threshold, options.ngram, options.num_perm,
                                  int64_t(options.memory) << 20, !options.report.empty()});
-    if (!options.report.empty()) TRY(check_writable(options.report, "--dedup-report"));
-    if (!options.report.empty()) f.report = TRY(NewFile::create(options.report));
+    if (options.report.empty()) return f;
+    TRY(check_report(options.report, f.names, overwrite));
+    TRY(check_writable(options.report, "--dedup-report"));
+    f.overwrite_report = overwrite ? Overwrite::yes : Overwrite::no;
+    f.report = TRY(NewFile::create(options.report));
     return f;
 }
 
@@ -72,7 +88,7 @@ Result<bool> DuplicateFilter::keep(Segment& segment, const Sketch& sketch) {
     const bool compared = segment.whole_document && !segment.text.empty();
     std::optional<Deduplicator::Match> match;
     if (compared) match = TRY(tables->add(sketch, {segment.file, segment.line}));
-    if (!match && segment.held_out_by_number) {
+    if (!match && segment.held_out_by_number && !segment.text.empty()) {
         if (segment.begins_document) validation = held_out.next();
         segment.validation = validation;
     }
@@ -103,7 +119,7 @@ Status DuplicateFilter::write_lines() {
 Status DuplicateFilter::finish() {
     if (!report) return {};
     TRY(write_lines());
-    return report->commit();
+    return report->commit(overwrite_report);
 }
 
 void DuplicateFilter::print_notes(Progress& progress) const {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/console.h"
-#include "documents/words.h"
+#include "words.h"
 
 namespace {
 constexpr uint64_t ODD_1 = 0x9E3779B97F4A7C15ull, ODD_2 = 0xD6E8FEB86659FD93ull, ODD_3 = 0xA0761D6478BD642Full;
@@ -29,7 +29,7 @@ uint64_t load_word(const char* at, size_t bytes) {
     memcpy(&word, at, std::min<size_t>(bytes, 8));
     return word;
 }
-// Two words that depend on all bytes; not meant to resist someone who looks for collisions.
+// Two words that depend on all bytes. Collisions could be constructed: this is no signature.
 std::array<uint64_t, 2> hash_128(std::string_view text) {
     uint64_t a = text.size() * ODD_1 + 1, b = text.size() ^ ODD_2;
     for (size_t at = 0; at < text.size(); at += 16) {
@@ -97,13 +97,13 @@ void KeyTable::add(uint32_t key, size_t document) {
 }
 int64_t KeyTable::bytes_after_add() const {
     if (4 * (used + 1) <= 3 * slots.size()) return bytes();
-    return std::max<int64_t>(1024 * sizeof(Slot), 3 * bytes());
+    return std::max<int64_t>(1024 * sizeof(Slot), 2 * bytes());
 }
 
 Deduplicator::Deduplicator(const DedupConfig& config)
     : c(config), hashes(2), minima(size_t(config.num_perm)), origins(1) {
     if (c.kind == Dedup::minhash) lsh = lsh_bands(c.threshold, c.num_perm);
-    tables.resize(c.kind == Dedup::minhash ? size_t(lsh.bands) : 1);
+    tables.resize(size_t(lsh.bands));    // exact: none
     for (int i = 0; i < c.num_perm; i++) {
         const uint64_t drawn = scramble(ODD_1 * (uint64_t(i) + 1));
         factors.push_back(uint32_t(drawn) | 1);
@@ -113,28 +113,39 @@ Deduplicator::Deduplicator(const DedupConfig& config)
 
 Sketch Deduplicator::sketch(std::string_view text) const {
     Sketch s;
-    if (c.kind == Dedup::exact) s.hash = hash_128(text);
+    s.hash = hash_128(text);
     if (c.kind != Dedup::minhash) return s;
     s.minima.assign(size_t(c.num_perm), UINT32_MAX);
-    std::vector<uint32_t> grams;
+    std::vector<uint32_t> low, high;    // halves of the n-grams' hashes
     auto flush = [&] {
-        lower_minima(s.minima.data(), factors.data(), offsets.data(), c.num_perm, grams.data(), grams.size());
-        grams.clear();
+        // Half of the functions see one half of a hash, half the other: 32 bits alone would make many
+        // short texts, which have one n-gram, equal.
+        const int half = c.num_perm / 2;
+        lower_minima(s.minima.data(), factors.data(), offsets.data(), half, low.data(), low.size());
+        lower_minima(&s.minima[size_t(half)], &factors[size_t(half)], &offsets[size_t(half)], c.num_perm - half,
+                     high.data(), high.size());
+        low.clear();
+        high.clear();
     };
+    auto add = [&](uint64_t hash) {
+        low.push_back(uint32_t(hash));
+        high.push_back(uint32_t(hash >> 32));
+        if (low.size() == 4096) flush();
+    };
+    bool any = false;
     each_ngram(text, c.ngram, [&](uint64_t gram) {
-        grams.push_back(uint32_t(scramble(gram) >> 32));
-        if (grams.size() == 4096) flush();
+        add(scramble(gram));
+        any = true;
     });
     // A document without words is the set of its one text.
-    if (grams.empty() && std::count(s.minima.begin(), s.minima.end(), UINT32_MAX) == c.num_perm)
-        grams.push_back(uint32_t(hash_128(text)[0] >> 32));
+    if (!any) add(s.hash[0]);
     flush();
     return s;
 }
 
 std::optional<size_t> Deduplicator::find_exact(const Sketch& s) const {
     std::optional<size_t> found;
-    tables[0].find(uint32_t(s.hash[0] >> 32), [&](size_t document) {
+    exact.find(uint32_t(s.hash[0] >> 32), [&](size_t document) {
         if (memcmp(hashes[document], s.hash.data(), 16) == 0) found = document;
         return found.has_value();
     });
@@ -176,11 +187,9 @@ std::optional<size_t> Deduplicator::find_similar(const Sketch& s, double* simila
 void Deduplicator::keep(const Sketch& s, Origin origin) {
     const auto document = size_t(kept());
     if (c.origins) *origins.add() = uint64_t(origin.file) << 40 | uint64_t(origin.line);
-    if (c.kind == Dedup::exact) {
-        memcpy(hashes.add(), s.hash.data(), 16);
-        tables[0].add(uint32_t(s.hash[0] >> 32), document);
-        return;
-    }
+    memcpy(hashes.add(), s.hash.data(), 16);
+    exact.add(uint32_t(s.hash[0] >> 32), document);
+    if (c.kind == Dedup::exact) return;
     uint8_t* low = minima.add();
     for (size_t i = 0; i < s.minima.size(); i++) low[i] = uint8_t(s.minima[i]);
     for (size_t band = 0; band < tables.size(); band++) {
@@ -193,25 +202,42 @@ void Deduplicator::keep(const Sketch& s, Origin origin) {
 
 Result<std::optional<Deduplicator::Match>> Deduplicator::add(const Sketch& s, Origin origin) {
     Match match;
-    const std::optional<size_t> found = c.kind == Dedup::exact ? find_exact(s) : find_similar(s, &match.similarity);
+    std::optional<size_t> found = find_exact(s);
+    if (!found && c.kind == Dedup::minhash) found = find_similar(s, &match.similarity);
     if (found) {
         const uint64_t at = c.origins ? *origins[*found] : 0;
         match.origin = {int(at >> 40), int64_t(at & ((1ull << 40) - 1))};
         return std::optional(match);
     }
-    int64_t needed = hashes.bytes() + minima.bytes() + origins.bytes();
-    for (const KeyTable& table : tables) needed += table.bytes_after_add();
-    if (needed > c.memory || kept() == UINT32_MAX - 1)
+    if (bytes_to_add() > c.memory || kept() == UINT32_MAX - 1)
         return fail(Exit::input,
                     "--dedup: the tables of %lld documents need more than %s; give a larger --dedup-memory, fewer "
-                    "documents, or --dedup exact, which needs some 30 bytes a document",
+                    "documents, or --dedup exact, which needs some 30 bytes for each",
                     (long long)kept() + 1, human_bytes(double(c.memory)).c_str());
     keep(s, origin);
     return std::optional<Match>();
 }
 
 int64_t Deduplicator::bytes() const {
-    int64_t all = hashes.bytes() + minima.bytes() + origins.bytes();
+    int64_t all = hashes.bytes() + minima.bytes() + origins.bytes() + exact.bytes();
     for (const KeyTable& table : tables) all += table.bytes();
     return all;
+}
+
+// Memory at the most while the next document is kept: tables grow one after the other, and an old
+// one is freed when the new one is filled.
+int64_t Deduplicator::bytes_to_add() const {
+    const bool similar = c.kind == Dedup::minhash;
+    int64_t all = bytes() + hashes.bytes_of_add() + (similar ? minima.bytes_of_add() : 0) +
+                  (c.origins ? origins.bytes_of_add() : 0);
+    int64_t most = all;
+    auto grow = [&](const KeyTable& table) {
+        const int64_t after = table.bytes_after_add();
+        if (after == table.bytes()) return;
+        most = std::max(most, all + after);
+        all += after - table.bytes();
+    };
+    grow(exact);
+    for (const KeyTable& table : tables) grow(table);
+    return most;
 }

@@ -2,7 +2,8 @@
 //
 //   text --sketch (any thread)--> Sketch --add (in the documents' order)--> match or new document
 //
-// exact: a 128-bit hash of the document's bytes. minhash: a document is the set of its n-grams of
+// exact: a 128-bit hash of the document's bytes, which minhash compares first, too, so that equal
+// documents are always found. minhash: a document is the set of its n-grams of
 // words (lower-case runs of letters and digits; a CJK character is a word). num_perm hash functions
 // give their minima over the set, and two documents agree in one of them with the probability of
 // their Jaccard similarity (Broder 1997). Documents that agree in all rows of one of several bands
@@ -42,7 +43,7 @@ struct Bands {
 Bands lsh_bands(double threshold, int num_perm);
 
 struct Sketch {
-    std::array<uint64_t, 2> hash = {};    // exact
+    std::array<uint64_t, 2> hash = {};    // 128-bit hash of the bytes
     std::vector<uint32_t> minima;         // minhash, one for each function
 };
 
@@ -61,10 +62,12 @@ template <class T> class Blocks {
     }
     T* operator[](size_t i) const { return &blocks[i / PER_BLOCK][i % PER_BLOCK * stride]; }
     size_t size() const { return count; }
-    int64_t bytes() const { return int64_t(blocks.size() * PER_BLOCK * stride * sizeof(T)); }
+    int64_t bytes() const { return int64_t(blocks.size()) * block_bytes(); }
+    int64_t bytes_of_add() const { return count % PER_BLOCK ? 0 : block_bytes(); }
 
   private:
     static constexpr size_t PER_BLOCK = 4096;
+    int64_t block_bytes() const { return int64_t(PER_BLOCK * stride * sizeof(T)); }
     size_t stride, count = 0;
     std::vector<std::unique_ptr<T[]>> blocks;
 };
@@ -81,7 +84,7 @@ class KeyTable {
     }
     void add(uint32_t key, size_t document);
     int64_t bytes() const { return int64_t(slots.size() * sizeof(Slot)); }
-    int64_t bytes_after_add() const;    // at the most, while a larger table is filled
+    int64_t bytes_after_add() const;    // if the table must grow, the larger one's
 
   private:
     struct Slot {
@@ -95,17 +98,17 @@ class KeyTable {
 class Deduplicator {
   public:
     explicit Deduplicator(const DedupConfig& config);
-    // What `add` compares; may run in any thread.
+    // Computes what `add` compares, in any thread.
     Sketch sketch(std::string_view text) const;
     struct Match {
         double similarity = 1;    // estimate from the minima; exact: 1
-        Origin origin;            // the kept document's, if config.origins
+        Origin origin;            // place of the kept document, if config.origins
     };
     // Returns the document that this one repeats, or keeps it. Exit 3: the tables need more than
     // config.memory.
     Result<std::optional<Match>> add(const Sketch& sketch, Origin origin);
 
-    int64_t kept() const { return int64_t(hashes.size() + minima.size()); }
+    int64_t kept() const { return int64_t(hashes.size()); }
     int64_t bytes() const;                        // memory of all tables
     int64_t candidates() const { return met; }    // documents that had a candidate, similar or not
     Bands bands() const { return lsh; }
@@ -113,13 +116,15 @@ class Deduplicator {
   private:
     DedupConfig c;
     Bands lsh;
-    std::vector<uint32_t> factors, offsets;    // the hash functions'
-    Blocks<uint64_t> hashes;                   // exact: two words of a document
+    std::vector<uint32_t> factors, offsets;    // parameters of the hash functions
+    Blocks<uint64_t> hashes;                   // two words of a document
     Blocks<uint8_t> minima;                    // minhash: the minima's low 8 bits
     Blocks<uint64_t> origins;                  // file and line
-    std::vector<KeyTable> tables;              // exact: one; minhash: one for each band
+    KeyTable exact;                            // by hash
+    std::vector<KeyTable> tables;              // minhash: one for each band
     int64_t met = 0;
 
+    int64_t bytes_to_add() const;
     std::optional<size_t> find_exact(const Sketch& s) const;
     std::optional<size_t> find_similar(const Sketch& s, double* similarity);
     uint32_t band_key(const Sketch& s, size_t band) const;
