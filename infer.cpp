@@ -10,6 +10,7 @@
 #include "base/command.h"
 #include "base/countdown.h"
 #include "base/file.h"
+#include "data/documents/special_flag.h"
 #include "files/json_write.h"
 #include "infer/decode/beam.h"
 #include "infer/eval/eval_command.h"
@@ -30,15 +31,14 @@ FlagGroup line_flags(const char* heading, const std::string& option, const std::
             {},
             {{.name = "--field",
               .to = &field,
-              .help = "the JSON lines' field that holds the " + unit +
-                      " (none: "
-                      "text); if given, the file is JSON lines",
+              .help = "the key of JSON, or the column of CSV and Parquet, that holds the " + unit +
+                      " (none: text); if given, the file is no plain text",
               .needs = {option},
               .excludes = {"--format text: a text has no fields"}},
              {.name = "--format",
               .to = &format,
-              .help = "what the file is; auto: JSON lines where its name ends in "
-                      ".jsonl or .ndjson or its first line is an object, else a " +
+              .help = "what the file is; auto: JSON lines where its name ends in .jsonl or .ndjson, .json by "
+                      "content, .csv, .tsv, Parquet, else a " +
                       unit + " on each line",
               .choices = TEXT_FORMATS,
               .needs = {option}},
@@ -92,7 +92,7 @@ Status check_choices(const std::vector<std::string>& given, const Sampling& samp
 struct SampleOptions {
     ModelOptions model_options;
     std::vector<std::string> prompt;
-    std::string prompt_file, prompts_file, field, format = "auto";
+    std::string prompt_file, prompts_file, field, format = "auto", special = "token";
     int longest_line = 32;
     std::vector<std::string> stop;
     int tokens = 200, num = 1, batch = 0, logprobs = 0;
@@ -227,6 +227,14 @@ Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOpt
     return {};
 }
 
+// tokens: names of special tokens in the prompt become these tokens, as transformers encodes it.
+std::vector<int> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt, bool tokens) {
+    if (tokens) return tokenizer.encode_prompt(prompt);
+    std::vector<int> ids = tokenizer.vocabulary().before;
+    append(ids, tokenizer.encode(prompt));
+    return ids;
+}
+
 Status sample(SampleOptions o) {
     o.sampling.grammar = TRY(read_grammar(o.form));
     if (o.search.beams && o.num > o.search.beams)
@@ -260,7 +268,7 @@ Status sample(SampleOptions o) {
 
     GenerationOptions options;
     for (const std::string& prompt : prompts) {
-        options.prompts.push_back(m.tokenizer.encode_prompt(prompt));
+        options.prompts.push_back(encode_prompt(m.tokenizer, prompt, o.special == "token"));
         if (options.prompts.back().empty()) options.prompts.back() = beginning_of_text(m);
     }
     options.num = o.num;
@@ -389,7 +397,8 @@ Command sample_command() {
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
           {"--tokenizer", &o->model_options.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}},
-         {{.name = "--logprobs",
+         {special_flag(&o->special, "a prompt"),
+          {.name = "--logprobs",
            .to = &o->logprobs,
            .help = "the log-probability of each generated token, and of the N "
                    "likeliest there; of the model's logits, before penalties, temperature and all else; 0: none",
@@ -462,6 +471,11 @@ Command chat_command() {
 }
 
 static const char* const NEEDLE = "--needle: it measures no loss";
+static Flag special_of_texts(EvalOptions& o) {
+    Flag flag = special_flag(&o.special, "a text");
+    flag.needs = {"--text"};
+    return flag;
+}
 Command eval_command() {
     auto o = std::make_shared<EvalOptions>();
     Command c{"eval",
@@ -511,12 +525,7 @@ Command eval_command() {
            .min = 0.001,
            .max = 1,
            .excludes = {NEEDLE}},
-          {.name = "--special",
-           .to = &o->special,
-           .help = "where a text spells a special token (<|im_start|>): text, "
-                   "ordinary text; token, that token",
-           .choices = {"text", "token"},
-           .needs = {"--text"}}}},
+          special_of_texts(*o)}},
         line_flags("Lines of texts", "--text", "text", o->field, o->format, o->longest_line),
         task_flags(o->tasks),
         {"By position, and needles",

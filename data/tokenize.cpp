@@ -10,6 +10,7 @@
 #include "base/console.h"
 #include "bpe.h"
 #include "corpus.h"
+#include "documents/duplicates.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/meter.h"
@@ -17,6 +18,7 @@
 #include "files/json.h"
 #include "merge.h"
 #include "shard_set.h"
+#include "documents/special_flag.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -40,21 +42,22 @@ struct Input {
 void add_input_flags(std::vector<Flag>& flags, Input& in) {
     flags.insert(flags.end(), {Flag{.name = "--field",
                                     .to = &in.field,
-                                    .help = "the field of JSON lines that holds the text (empty: text); "
-                                            "if given, every file is JSON lines",
+                                    .help = "the key of JSON, or the column of CSV and Parquet, that holds the "
+                                            "text (empty: text); a.b: b within a; if given, no file is plain text",
                                     .excludes = {"--format text: a text has no fields"}},
                                Flag{.name = "--format",
                                     .to = &in.format,
-                                    .help = "what the files are; auto: JSON lines where the name ends "
-                                            "in .jsonl or .ndjson or the text begins so, else text",
+                                    .help = "what the files are; auto: by content JSON lines, other JSON (an array, "
+                                            "values one after the other) or Parquet, by name .jsonl, .csv, .tsv, else "
+                                            "text",
                                     .choices = TEXT_FORMATS},
                                Flag{.name = "--skip-bad-lines",
                                     .to = &in.skip_bad_lines,
-                                    .help = "leave out JSON lines that cannot be read, "
+                                    .help = "leave out JSON lines and CSV records that cannot be read, "
                                             "and count them"},
                                Flag{.name = "--longest-line",
                                     .to = &in.longest,
-                                    .help = "MiB: a longer line, or text without a place to cut "
+                                    .help = "MiB: a longer line or record, or text without a place to cut "
                                             "it, is refused; encoding takes some 20 bytes of memory a byte",
                                     .min = 1,
                                     .max = 1024}});
@@ -155,7 +158,7 @@ Command train_tokenizer_command() {
               "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt"};
     c.flags = {{.name = "FILE",
                 .to = &o->input.files,
-                .help = "text, or JSON lines; also .gz and .zst of them; - for "
+                .help = "text, JSON, CSV or Parquet; all but Parquet also as .gz and .zst, or - for "
                         "stdin",
                 .required = true},
                {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true, .letter = 'o'},
@@ -191,6 +194,7 @@ struct TokenizeOptions {
     double save_every = 10;    // seconds
     bool overwrite = false;
     Input input;
+    DedupOptions dedup;
 };
 
 // Beginning of the shards' paths: "OUT_", or "OUT/" if OUT is a directory.
@@ -200,22 +204,23 @@ std::string shard_prefix(const std::string& out) {
     return out + (fs::is_directory(out, error) ? "/" : "_");
 }
 
-// A part of the input, which is read, then encoded, then written.
+// A part of the input, which is read, parsed, encoded and written, in this order.
 struct Batch {
     std::vector<Segment> segments;
+    std::vector<Sketch> sketches;         // of each segment, for deduplication
+    std::vector<char> kept;               // by deduplication
     std::vector<std::vector<int>> ids;    // by segment
     std::vector<Status> status;           // by segment: whether its JSON line was read
     std::vector<int> special;             // first special token that a segment spells; -1: none
 };
 
-// The stages overlap: while all threads encode a batch, one of them reads the next batch and writes
-// the one before. Batches are written in the order of the input. A stage that needs the documents
-// in this order, such as deduplication, belongs between `read` and `encode`, into `read` itself, or
-// into `write` if it needs texts.
+// The stages overlap: while all threads parse a batch and encode the one before, one of them reads
+// the next batch and another one writes the last. Between two rounds deduplication decides which
+// documents of the parsed batch are kept. It does so in the input's order, as batches are written.
 class Run {
   public:
-    Run(const TokenizeOptions& options, const Tokenizer& t, Corpus& c, ShardSetWriter& shards)
-        : o(options), tokenizer(t), corpus(c), set(shards) {}
+    Run(const TokenizeOptions& options, const Tokenizer& t, Corpus& c, DuplicateFilter& d, ShardSetWriter& shards)
+        : o(options), tokenizer(t), corpus(c), duplicates(d), set(shards) {}
     Status resume(const json& counters);
     Status all();
     void print_notes();
@@ -227,6 +232,7 @@ class Run {
     const TokenizeOptions& o;
     const Tokenizer& tokenizer;
     Corpus& corpus;
+    DuplicateFilter& duplicates;
     ShardSetWriter& set;
     Meter meter{"tokenize"};
     BadLines bad;
@@ -239,6 +245,9 @@ class Run {
     bool tokens() const { return o.special == "token"; }
 
     Status read(Batch& batch);
+    Status read(Batch& batch, const std::function<bool(int64_t bytes)>& goes_on);
+    void parse(Batch& batch, size_t i) const;
+    Status choose(Batch& batch);
     void encode(Batch& batch, size_t i) const;
     Status write(Batch& batch);
 };
@@ -246,26 +255,44 @@ class Run {
 // Reads segments until their texts are enough for all threads; none: the input ended.
 Status Run::read(Batch& batch) {
     const int64_t full = std::max<int64_t>(BATCH, int64_t(pool_threads()) * THREAD_BATCH);
-    for (int64_t bytes = 0; bytes < full && !ended;) {
+    return read(batch, [&](int64_t bytes) { return bytes < full && !ended; });
+}
+
+// Reads segments while `goes_on`(bytes so far). What was read before an error is in the batch.
+Status Run::read(Batch& batch, const std::function<bool(int64_t bytes)>& goes_on) {
+    Status status;
+    for (int64_t bytes = 0; goes_on(bytes);) {
         Segment segment;
-        Result<bool> more = corpus.next(segment);
+        const Result<bool> more = corpus.next(segment);
+        status = more.status;
         ended = !more.ok() || !more.value;
-        TRY(more.status);
         if (ended) break;
-        bytes += int64_t(segment.text.size()) + 64;
+        bytes += int64_t(segment.text.size()) + 64 + duplicates.sketch_bytes();
         batch.segments.push_back(std::move(segment));
     }
     const size_t n = batch.segments.size();
+    batch.sketches.resize(n);
+    batch.kept.resize(n);
     batch.ids.resize(n);
     batch.status.resize(n);
     batch.special.assign(n, -1);
+    return status;
+}
+
+void Run::parse(Batch& batch, size_t i) const {
+    batch.status[i] = corpus.json_text(batch.segments[i]);
+    if (batch.status[i].ok()) batch.sketches[i] = duplicates.sketch(batch.segments[i]);
+}
+
+Status Run::choose(Batch& batch) {
+    for (size_t i = 0; i < batch.segments.size(); i++)
+        batch.kept[i] = batch.status[i].ok() && TRY(duplicates.keep(batch.segments[i], batch.sketches[i]));
     return {};
 }
 
 void Run::encode(Batch& batch, size_t i) const {
-    Segment& segment = batch.segments[i];
-    batch.status[i] = corpus.json_text(segment);
-    if (!batch.status[i].ok()) return;
+    const Segment& segment = batch.segments[i];
+    if (!batch.kept[i]) return;
     batch.ids[i] = tokenizer.encode(segment.text, tokens(), !segment.begins_document);
     if (!tokens()) batch.special[i] = tokenizer.first_special(segment.text);
 }
@@ -278,7 +305,7 @@ Status Run::write(Batch& batch) {
         if (segment.begins_document) counted_one = false;
         if (batch.special[i] >= 0 && !std::exchange(counted_one, true) && spelling++ == 0)
             spelled = tokenizer.token(batch.special[i]);
-        text_bytes += batch.status[i].ok() ? int64_t(segment.text.size()) : 0;
+        text_bytes += batch.kept[i] ? int64_t(segment.text.size()) : 0;
         if (batch.ids[i].empty()) continue;    // documents without text are skipped
         ShardSeries& to = segment.validation ? set.val : set.train;
         if (segment.begins_document) TRY(to.begin_document());
@@ -291,18 +318,22 @@ Status Run::write(Batch& batch) {
 }
 
 Status Run::all() {
-    Batch next, now, last;
+    Batch next, parsed, now, last;
     for (Status read_status;;) {
         Status written;
-        each_chunk(2 + int64_t(now.segments.size()), [&](int64_t chunk, int) {
+        const int64_t parses = int64_t(parsed.segments.size()), encodes = int64_t(now.segments.size());
+        each_chunk(2 + parses + encodes, [&](int64_t chunk, int) {
             if (chunk == 0 && read_status.ok()) read_status = read(next);
             else if (chunk == 1) written = write(last);
-            else if (chunk > 1) encode(now, size_t(chunk - 2));
+            else if (chunk > 1 && chunk < 2 + parses) parse(parsed, size_t(chunk - 2));
+            else if (chunk > 1) encode(now, size_t(chunk - 2 - parses));
         });
         TRY(written);
-        if (next.segments.empty() && now.segments.empty()) return read_status;
+        if (next.segments.empty() && parsed.segments.empty() && now.segments.empty()) return read_status;
+        TRY(choose(parsed));
         last = std::move(now);
-        now = std::move(next);
+        now = std::move(parsed);
+        parsed = std::move(next);
         next = {};
         meter.show(corpus.bytes_read(), corpus.bytes(), text_bytes, progress);
     }
@@ -315,7 +346,7 @@ ordered_json Run::counters() const {
 }
 
 // Reads what an interrupted run has read, without encoding, because segments depend on the input
-// alone.
+// alone. Deduplication decides about them again, so that it knows them.
 Status Run::resume(const json& saved_counters) {
     const JsonFields fields{saved_counters, "journal"};
     int64_t skip = 0, one = 0;
@@ -328,11 +359,17 @@ Status Run::resume(const json& saved_counters) {
     TRY(fields.get("counted_one", &one, 0, 1));
     counted_one = one;
     if (set.complete()) return {};
-    for (; segments < skip; segments++) {
-        Segment segment;
-        if (!TRY(corpus.next(segment)))
+    while (segments < skip) {
+        Batch batch;
+        const size_t most = size_t(std::min<int64_t>(skip - segments, 1 << 12));
+        TRY(read(batch, [&](int64_t bytes) { return batch.segments.size() < most && bytes < BATCH; }));
+        if (batch.segments.empty())
             return fail(Exit::input, "expected the %lld parts of text that an interrupted run has read, found %lld",
                         (long long)skip, (long long)segments);
+        segments += int64_t(batch.segments.size());
+        if (!duplicates.active()) continue;
+        each_chunk(int64_t(batch.segments.size()), [&](int64_t i, int) { parse(batch, size_t(i)); });
+        TRY(choose(batch));
     }
     progress.note("continues an interrupted run after " + human_bytes(double(text_bytes)) + " of text");
     return {};
@@ -359,7 +396,11 @@ uint64_t run_hash(const TokenizeOptions& o, const Tokenizer& tokenizer) {
                         o.shard_tokens,
                         o.input.field,
                         o.input.format,
-                        o.input.longest};
+                        o.input.longest,
+                        o.dedup.kind,
+                        o.dedup.threshold,
+                        o.dedup.ngram,
+                        o.dedup.num_perm};
     for (const std::string& file : o.input.files) {
         struct stat s {};
         if (file == "-") return 0;
@@ -399,21 +440,27 @@ Status tokenize(const TokenizeOptions& o) {
     auto cut = [&](std::string_view text, size_t limit) {
         return tokenizer.safe_cut(text, limit, o.special == "token");
     };
-    Corpus corpus = TRY(Corpus::open(o.input.config(o.val_fraction, cut)));
+    CorpusConfig config = o.input.config(o.val_fraction, cut);
+    config.whole_documents = o.dedup.kind != "none";
+    Corpus corpus = TRY(Corpus::open(config));
     TRY(make_parent(prefix));
-    Run run(o, tokenizer, corpus, set);
+    DuplicateFilter duplicates = TRY(DuplicateFilter::create(o.dedup, o.input.files, o.val_fraction, o.overwrite));
+    Run run(o, tokenizer, corpus, duplicates, set);
     Progress& progress = run.progress;
     if (!note.empty()) progress.note(note);
     if (!counters.is_null()) TRY(run.resume(counters));
-    if (!set.complete()) {
+    const bool was_complete = set.complete();    // the run before has written everything, the report too
+    if (!was_complete) {
         TRY(run.all());
         TRY(set.train.end());
         TRY(set.val.end());
     }
     run.print_notes();
+    if (!was_complete) duplicates.print_notes(progress);
     const ShardSeries &train = set.train, &val = set.val;
     const int64_t text_bytes = run.text_bytes, all_tokens = train.tokens() + val.tokens();
     if (all_tokens == 0) return fail(Exit::input, "expected text, found none in the input");
+    if (!was_complete) TRY(duplicates.finish());
     TRY(set.publish(run.counters()));
     std::vector<std::string> written = train.paths();
     written.insert(written.end(), val.paths().begin(), val.paths().end());
@@ -436,8 +483,8 @@ Command tokenize_command() {
     c.flags = {
         {.name = "FILE",
          .to = &o->input.files,
-         .help = "text: each file is a document; JSON lines: each line "
-                 "is; also .gz and .zst of these; -: stdin",
+         .help = "text: each file is a document; JSON lines, a JSON array, CSV, Parquet: each line, element, "
+                 "record or row is; all but Parquet also as .gz and .zst; -: stdin",
          .required = true},
         {.name = "--out",
          .to = &o->out,
@@ -452,7 +499,7 @@ Command tokenize_command() {
         {.name = "--val-fraction",
          .to = &o->val_fraction,
          .help = "part held out for validation: whole "
-                 "documents of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text "
+                 "documents of records or of more than 100 files, otherwise the tail of each file (compressed text "
                  "is then unpacked twice)",
          .min = 0,
          .max = 0.5},
@@ -471,6 +518,7 @@ Command tokenize_command() {
          .max = 1e6},
         {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}};
     add_input_flags(c.flags, o->input);
+    for (Flag& flag : dedup_flags(o->dedup)) c.flags.push_back(flag);
     c.run = [o] { return tokenize(*o); };
     c.removes_temporaries = true;
     return c;

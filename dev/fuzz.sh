@@ -23,7 +23,7 @@ fi
 
 flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 # What reads files is instrumented; g++ has built all that it calls beside, as for the product.
-parsers=$(ls files/*.cpp data/*.cpp data/*/*.cpp checkpoint/{json,config*,generation*,gguf*,tensor_check}.cpp \
+parsers=$(ls files/*.cpp files/*/*.cpp data/*.cpp data/*/*.cpp checkpoint/{json,config*,generation*,gguf*,tensor_check}.cpp \
     model/config*.cpp infer/model_defaults.cpp infer/chat/{messages,chat_encoder}.cpp infer/jinja/*.cpp \
     infer/sampling/{grammar*,json_schema*}.cpp train/{conversations,pairs}.cpp train/reward/prompts.cpp)
 objects=($(printf "$out/%s.o\n" $parsers))
@@ -71,6 +71,7 @@ printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1
 printf '\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00\x73\x6f\x6d\x65\x20\x74\x65\x78\x74\x2c\x20\x55\xc7\xee\xda' >$out/sample && seed text $out/sample 2
 printf '\xff\xfea\x00b\x00' >$out/sample && seed text $out/sample 3
 shard '\xa1\xd9\x34\x01\x07\x00\x00\x00\x04\x00\x00\x00' >$out/sample && seed shard $out/sample 2
+for file in test/golden/parquet/*.parquet; do seed parquet "$file" "$(basename "$file")"; done
 
 try() {    # target: prints the verdict
     local artifact=$out/$1-

@@ -28,12 +28,14 @@ Result<nlohmann::ordered_json> json_parse_ordered(std::string_view text, const s
 }
 
 Result<std::string> json_text_field(std::string_view text, const std::string& name, const std::string& field,
-                                    int max_depth) {
+                                    int max_depth, bool or_string) {
     constexpr size_t NAMED = 8, LETTERS = 40;
     JsonCheck v(max_depth, &field);
     v.other = "nothing";
     TRY(json_check(text, name, v));
-    if (!v.object) return fail(Exit::input, "%s: expected a JSON object", name.c_str());
+    if (or_string && v.text_alone) return std::move(v.value);
+    if (!v.object)
+        return fail(Exit::input, "%s: expected a JSON object%s", name.c_str(), or_string ? " or a string" : "");
     if (v.other.empty()) return std::move(v.value);
     std::string there;
     for (size_t i = 0; i < v.fields.size() && i < NAMED; i++)

@@ -36,9 +36,7 @@ struct Signature {
 const Signature SIGNATURES[] = {
     {0, "\x88\xD8\x34\x01"sv, "a shard of tokens: it is tokenized already; give it to flatgpt train --data"},
     {0, "\xA1\xD9\x34\x01"sv, "a shard of tokens: it is tokenized already; give it to flatgpt train --data"},
-    {0, "PAR1"sv,
-     "a Parquet table; write its text as JSON lines first (in Python: pandas.read_parquet(FILE)"
-     ".to_json(\"x.jsonl\", orient=\"records\", lines=True))"},
+    {0, "PAR1"sv, "a Parquet table, whose end is read first: give it as an unpacked file"},
     {0, "ARROW1"sv, "an Arrow table; write its text as JSON lines first"},
     {0, "PK\x03\x04"sv, "a zip archive (or a document in one); unpack it first, or: unzip -p FILE | flatgpt ... -"},
     {0,

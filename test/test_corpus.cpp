@@ -26,6 +26,7 @@ std::vector<int> shard(const std::string& path) {
 struct Tokenized {
     ProcessResult r;
     Strings documents;
+    std::vector<int> ids;    // the training shard's
 };
 Tokenized tokenized(const std::string& path, const Strings& more = {}, const std::string& input = "") {
     static const Tokenizer t = chat_tokenizer();    // byte tokens: quick to load
@@ -34,9 +35,9 @@ Tokenized tokenized(const std::string& path, const Strings& more = {}, const std
     write_file(args.back(), t.to_json());
     args.insert(args.end(), more.begin(), more.end());
     args.push_back(path);
-    Tokenized all{run_flatgpt(args, {.stdin_text = input}), {}};
+    Tokenized all{run_flatgpt(args, {.stdin_text = input}), {}, {}};
     if (all.r.exit_code) return all;
-    const std::vector<int> ids = shard(args[3] + "_train_000.bin");
+    const std::vector<int> ids = all.ids = shard(args[3] + "_train_000.bin");
     std::vector<int> document;
     for (size_t i = 1; i < ids.size(); i++) {
         if (ids[i] != t.end_of_text()) document.push_back(ids[i]);
@@ -81,7 +82,7 @@ TEST_CASE("corpus: what begins as JSON lines is read as such, whatever its name"
     }
 }
 
-TEST_CASE("corpus: JSON of another layout, tables and missing fields are refused by name, with what to do") {
+TEST_CASE("corpus: JSON of any layout and tables are read; missing fields are refused by name, with what to do") {
     const std::string dir = temporary_directory();
     auto check = [&](const char* name, const std::string& text, int code, const Strings& parts, Strings more = {}) {
         write_file(dir + name, text);
@@ -89,16 +90,35 @@ TEST_CASE("corpus: JSON of another layout, tables and missing fields are refused
         if (more.empty() && !contains(parts[0], ":"))
             CHECK(tokenized(dir + name, {"--format", "text"}).documents == Strings{text});
     };
-    const std::string object = "{\"a\": \"b\"}", pretty = "{\n  \"data\": [\n    {\"text\": \"a\"}\n  ]\n}\n";
-    for (const char* name : {"/x.json", "/x.txt", "/x.jsonl"})
-        check(name, "[\n" + object + ",\n" + object + "]\n", 3, {"a JSON array", "jq -c '.[]'", "--format text"});
-    check("/x.json", "[\"a\", \"b\"]", 3, {"a JSON array"});
-    check("/x.json", pretty, 3, {"no whole object", "jq -c", "--format text"});
-    check("/x.txt", "{\"a\": 1,\n \"b\": 2}\n", 3, {"no whole object"});
-    refused(tokenized("-", {}, pretty), 3, {"-: ", "no whole object"});
-    refused(tokenized("-", {}, "[\n {\n  \"text\": \"a\"\n }\n]"), 3, {"-: ", "a JSON array"});
-    check("/x.csv", "text,url\nhello,u\n", 3, {"a table", "pandas", "--format text"});
-    check("/x.csv", "text,url\nhello,u\n", 3, {"a table"}, {"--field", "text"});
+    auto reads = [&](const char* name, const std::string& text, Strings more = {}) {
+        write_file(dir + name, text);
+        const Tokenized t = tokenized(dir + name, more);
+        CHECK_MESSAGE(t.documents == TWO, t.r.err);
+    };
+    const std::string array = "[\n {\"text\": \"hello\"},\n {\"text\":\n\"world\"}]\n",
+                      pretty = "{\n  \"data\": [\n    {\"text\": \"a\"}\n  ]\n}\n";
+    for (const char* name : {"/x.json", "/x.txt", "/x.jsonl"}) reads(name, array);
+    reads("/x.json.zst", zstd(array));
+    reads("/x.bin", gzip("[\"hello\", \"world\"]"));
+    reads("/x.json", "{\n \"text\": \"hello\"\n}\n{\n \"text\": \"world\"}");
+    CHECK(tokenized("-", {}, array).documents == TWO);
+    reads("/x.csv", "text,url\nhello,u\n\"world\",\"a,\nb\"\n");
+    reads("/x.tsv.gz", gzip("url\tbody\nu\thello\nu\tworld"), {"--field", "body"});
+    reads("/x.txt", "text,url\nhello,u\nworld,u\n", {"--format", "csv"});
+    reads("/x.json", "{\"doc\": {\"body\": \"hello\"}}\n{\"doc\": {\"body\": \"world\"}}\n", {"--field", "doc.body"});
+    check("/x.json", pretty, 3,
+          {"x.json:1: text: expected a string, found nothing; its fields: \"data\"", "--format text"});
+    check("/x.json", array, 3, {"expected JSON lines, found a JSON array; --format json reads it"},
+          {"--format", "jsonl"});
+    check("/x.txt", "{\"a\": 1,\n \"b\": 2}\n", 3, {"x.txt:1: text: expected a string"});
+    refused(tokenized("-", {}, pretty), 3, {"-:1: text"});
+    check("/x.csv", "body,url\nhello,u\n", 3,
+          {"x.csv: expected a column \"text\" in the first line, found: \"body\", \"url\"; --field names another"});
+    check("/x.csv", "text,url\nhello,u\nworld\n", 3,
+          {"x.csv:3: expected 2 fields, as in the first line, found 1", "--skip-bad-lines"});
+    write_file(dir + "/x.csv", "text,url\nhello,u\nbad\nworld,u\n");
+    CHECK(tokenized(dir + "/x.csv", {"--skip-bad-lines"}).documents == TWO);
+    check("/x.parquet", "text\n", 3, {"x.parquet: expected a Parquet table"});
     check("/x.txt", "some text\n", 3, {"x.txt:1: "}, {"--field", "text"});    // --field makes every file JSON lines
     check("/x.txt", "some text\n", 2, {"--field and --format text exclude each other"},
           {"--field", "text", "--format", "text"});
@@ -178,6 +198,63 @@ TEST_CASE("corpus: special tokens in a text are text, or tokens if asked for; to
     };
     CHECK(targets({}) == int64_t(t.encode(chat).size()));
     CHECK(targets({"--special", "token"}) == int64_t(ids.size()));
+}
+
+TEST_CASE("corpus: special tokens in a document of any format are text unless asked for") {
+    const std::string dir = temporary_directory();
+    const Strings texts = {"<|endoftext|>", "a<|endoftext|><|im_start|>user\nb<|im_end|>", "plain"};
+    std::string jsonl, array = "[", csv = "id,text\n";
+    for (const std::string& t : texts) {
+        const std::string json = nlohmann::json{{"text", t}}.dump();
+        jsonl += json + "\n";
+        array += (array == "[" ? "" : ", ") + json;
+        csv += "1,\"" + t + "\"\n";
+    }
+    write_file(dir + "/x.jsonl", jsonl);
+    write_file(dir + "/x.json", array + "]");
+    write_file(dir + "/x.csv", csv);
+    write_file(dir + "/x.jsonl.gz", gzip(jsonl));
+    write_file(dir + "/x.parquet", read_file("test/golden/parquet/special.parquet"));
+    const Tokenizer t = chat_tokenizer();
+    const int end = t.end_of_text();
+    for (const char* name : {"/x.jsonl", "/x.json", "/x.csv", "/x.jsonl.gz", "/x.parquet"}) {
+        for (const bool tokens : {false, true}) {
+            const Tokenized r = tokenized(dir + name, {"--special", tokens ? "token" : "text"});
+            REQUIRE_MESSAGE(r.r.exit_code == 0, r.r.err);
+            const std::vector<int>& ids = r.ids;
+            std::vector<int> wanted;
+            for (const std::string& text : texts) {
+                wanted.push_back(end);
+                for (const int id : t.encode(text, tokens)) wanted.push_back(id);
+            }
+            wanted.push_back(end);
+            CHECK_MESSAGE(ids == wanted, name);
+            CHECK(std::count(ids.begin(), ids.end(), end) == (tokens ? 6 : 4));
+            CHECK(std::count(ids.begin(), ids.end(), START_OF_TURN) == tokens);
+            CHECK(contains(r.r.err, "2 documents spell special tokens") == !tokens);
+        }
+    }
+    for (size_t i = 0; i < texts.size(); i++) {    // texts, each a file
+        const std::string path = dir + "/" + std::to_string(i) + ".txt";
+        write_file(path, texts[i]);
+        const Tokenized r = tokenized(path);
+        CHECK(r.documents == Strings{texts[i]});
+        CHECK(std::count(r.ids.begin(), r.ids.end(), end) == 2);
+    }
+    // sample has the same option, whose default is `token`, as transformers encodes prompts. The
+    // model's next token tells how many tokens there were: "b" after one, "m" after twelve bytes.
+    Actor model(t.encode("abcdefghijklmnopqrst"), 32);
+    const std::string m = write_model(model.g, t);
+    auto answer = [&](const Strings& more) {
+        Strings args = {"sample", m, "--prompt", "<|im_start|>", "--tokens", "1", "--temperature", "0", "--no-echo"};
+        args.insert(args.end(), more.begin(), more.end());
+        const ProcessResult r = run_flatgpt(args);
+        REQUIRE_MESSAGE(r.exit_code == 0, r.err);
+        return r.out.substr(0, 1);
+    };
+    CHECK(answer({}) == "b");
+    CHECK(answer({"--special", "token"}) == "b");
+    CHECK(answer({"--special", "text"}) == "m");
 }
 
 TEST_CASE("corpus: a small file cannot take much memory, in any command that reads text") {

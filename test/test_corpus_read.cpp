@@ -60,12 +60,11 @@ void refused(CorpusConfig config, const char* what) {
 
 TEST_CASE("corpus read: what a file's beginning makes of it") {
     const std::string junk = "{\"a\": 1, " + std::string(1000, 'b') + "}";
-    refused({{written("x.txt", junk)}}, "no whole object");
-    refused({{written("x.json", "{ " + std::string(40000, 'b'))}}, "no whole object");
-    refused({{written("x.tsv", "a\tb\n")}}, "the name of a table");
-    refused({{written("x.csv.gz", gzip("a,b\n"))}}, "the name of a table");
-    refused({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}, "the name of a table");
-    CHECK_FALSE(Corpus::open({{written("y.txt", "fine"), written("x.csv", "a,b\n")}}).ok());    // before any reading
+    refused({{written("x.txt", junk)}}, "not JSON");
+    refused({{written("x.json", "{ " + std::string(40000, 'b'))}}, "the file ends inside the value");
+    refused({{written("x.tsv", "a\tb\n")}}, "expected a column \"text\" in the first line");
+    refused({{written("x.csv.gz", gzip("a,b\n"))}}, "expected a column \"text\" in the first line");
+    CHECK_FALSE(Corpus::open({{written("y.txt", "fine"), written("x.json", "a,b\n")}}).ok());    // before any reading
     refused({{std::filesystem::path(written("x", "")).parent_path()}}, "expected a file, found a directory");
     refused({{"/no/such/file"}}, "cannot read: No such file");
     CHECK(read({{written("x.txt", R"({"a\"b": 1, "text": "t"})"
@@ -86,10 +85,10 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     CHECK(read(lines).texts() == Strings{"{\"a\": 1,", " \"text\": 2}"});
     lines.files = {written("x.txt", "[{\"a\": 1}]\n")};
     CHECK(read(lines).texts() == Strings{"[{\"a\": 1}]"});
-    lines.files = {written("x.jsonl", "[{\"a\": 1}]\n")};
-    refused(lines, "a JSON array");
-    lines.files = {written("x.json", "[{\"a\": 1}]\n")};
-    refused(lines, "a JSON array");
+    for (const char* name : {"x.jsonl", "x.json"}) {
+        lines.files = {written(name, "[{\"text\": \"a\"}]\n")};
+        CHECK(read(lines).texts() == Strings{"a"});
+    }
     // JSON nests 64 levels at most: 63 arrays within an object are accepted, 64 are not.
     auto nested = [](int n) {
         return "{\"text\": \"t\", \"a\": " + std::string(size_t(n), '[') + std::string(size_t(n), ']') + "}\n";
@@ -97,7 +96,7 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     CHECK(read({{written("x.jsonl", nested(63))}}).texts() == Strings{"t"});
     refused({{written("x.jsonl", nested(64))}}, "x.jsonl:1: ");
     CHECK(read({{written("x.txt", nested(63))}}).texts() == Strings{"t"});
-    refused({{written("x.txt", nested(64))}}, "no whole object");
+    refused({{written("x.txt", nested(64))}}, "nested more than 64 deep");
     refused({{written("x.txt", "words\n")}, "name"}, "given --field, every file is JSON lines");
     CHECK(read({{written("x.jsonl", "{\"name\": \"n\", \"text\": \"t\"}\n")}, "name"}).texts() == Strings{"n"});
     CorpusConfig bare{{written("x.jsonl", "{\"body\": \"b\"}\n")}};
@@ -106,25 +105,37 @@ TEST_CASE("corpus read: what a file's beginning makes of it") {
     CHECK_FALSE(contains(read(bare).status.message, "--field"));
 }
 
-TEST_CASE("corpus read: JSON that is no JSON lines is refused under any name, also over several lines") {
+TEST_CASE("corpus read: JSON that is no JSON lines is read under any name, also over several lines") {
     std::string long_array = "[\"\xC3\xA9\"";
-    while (long_array.size() < 200000) long_array += ",\n\"caf\xC3\xA9\"";
-    for (const std::string& text : Strings{"[\n {\n  \"text\": \"a\"\n }\n]", "[\"a\",\n\"b\"]", "[1, 2]", "[\"a\"]",
-                                           long_array + "]", "[\"caf\xE9\"]", "[\"a\", 1]\n[\"b\", 2]\n"}) {
-        refused({{written("x.txt", text)}}, "found a JSON array");
-        refused({{written("x.txt", text)}}, "{text: .}'); --format text takes it");
+    Strings long_texts = {"\xC3\xA9"};
+    while (long_array.size() < 200000) long_array += ",\n\"caf\xC3\xA9\"", long_texts.push_back("caf\xC3\xA9");
+    for (const char* name : {"x.txt", "x.json", "x.jsonl", "x"}) {
+        auto texts = [&](const std::string& text) { return read({{written(name, text)}}).texts(); };
+        CHECK(texts("[\n {\n  \"text\": \"a\"\n }\n]") == Strings{"a"});
+        CHECK(texts("[\"a\",\n\"b\"]") == Strings{"a", "b"});
+        CHECK(texts(" \n [ ] \n") == Strings{});
+        CHECK(texts(long_array + "]") == long_texts);
+        CHECK(texts("\x1E{\"text\": \"a\"}\n\x1E{\"text\": \"b\"}\n") == Strings{"a", "b"});    // RFC 7464
+        refused({{written(name, "[1, 2]")}}, ":1 (element 1): expected a JSON object or a string");
+        refused({{written(name, "[\"caf\xE9\"]")}}, "is it Latin-1");
+        refused({{written(name, "[\"a\", 1]\n[\"b\", 2]\n")}}, ":1 (element 2): expected a JSON object or a string");
+        refused({{written(name, long_array + ",\n")}}, "expected ] at the array's end, found the file's");
+        refused({{written(name, long_array + "] 1")}}, "expected nothing behind the JSON array");
     }
-    for (const char* text : {"{\n \"cells\": [\n  {\"x\": 1}]}\n", "{\"a\"\n: 1}", "{\"a\":\n1}", "{\"a\": 1} b\n"})
-        for (const char* name : {"x.txt", "x.ipynb", "x.json"}) refused({{written(name, text)}}, "no whole object");
-    refused({{written("x.json", "\"Hello\"\n\"world\"\n")}}, "found JSON strings");
-    refused({{written("x.txt", "\"Hello\"\n\"w\\u00f6rld\"\n")}}, "found JSON strings");
+    for (const char* text : {"{\n \"cells\": [\n  {\"x\": 1}]}\n", "{\"a\"\n: 1}", "{\"a\":\n1}"})
+        for (const char* name : {"x.txt", "x.ipynb", "x.json"})
+            refused({{written(name, text)}}, ":1: text: expected a string, found nothing; its fields: ");
+    refused({{written("x.txt", "{\"a\": 1} b\n")}}, "x.txt:1: text: expected a string");
+    CHECK(read({{written("x.json", "\"Hello\"\n\"world\"\n")}}).texts() == Strings{"Hello", "world"});
+    CHECK(read({{written("x.json", "\"Hello\"\n\"w\\u00f6rld\"\n")}}).texts() == Strings{"Hello", "w\xC3\xB6rld"});
+    // Prose in quotes may look so, too.
+    refused({{written("x.txt", "\"Hello\"\n\"w\\u00f6rld\"\n")}},
+            "found JSON strings; --format json reads their texts");
     for (const char* text : {"\"Hello\"\nworld\n", "# made by\n{\"text\": \"a\"}\n", "12\n", "words\n"})
         refused({{written("x.json", text)}}, "a name of JSON and no object on the first line");
     CorpusConfig lines{{written("x.json", "# made by\n{\"text\": \"a\"}\n")}};
     lines.format = TextFormat::jsonl;
     refused(lines, "x.json:1: byte 1: not JSON");
-    for (const char* name : {"x.json", "x.txt", "x.jsonl"})
-        refused({{written(name, "\x1E{\"text\": \"a\"}\n")}}, "RFC 7464");
     lines = {{written("x.json", "\x1E[1]\n")}};
     lines.format = TextFormat::text;
     CHECK(read(lines).texts() == Strings{"\x1E[1]\n"});

@@ -1,4 +1,5 @@
-// json_lines.h - reads files of JSON lines: encodes on all cores, adds in the files' order.
+// json_lines.h - reads files of JSON lines or JSON arrays: encodes on all cores, adds in the files'
+// order.
 #pragma once
 #include "base/pool.h"
 #include "data/corpus.h"
@@ -21,7 +22,7 @@ Status each_json_line(const std::string& pattern, const Encode& encode, const Ad
     constexpr size_t GROUP_BYTES = 16 << 20;    // bytes of lines that are encoded at once
     CorpusConfig files;
     files.files = TRY(shard_glob(pattern));
-    files.format = TextFormat::jsonl;
+    files.format = TextFormat::json;
     files.flags = false;
     Corpus corpus = TRY(Corpus::open(files));
     for (bool more = true; more;) {

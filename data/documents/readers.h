@@ -1,0 +1,96 @@
+// readers.h - the readers of text, JSON, CSV and Parquet. formats.cpp chooses one of them.
+#pragma once
+#include "buffer.h"
+#include "files/parquet/parquet.h"
+#include "reader.h"
+
+// One document, in segments of about 1 MiB. The last config.val_fraction of
+// the text may be a document of its own, which is held out.
+class TextReader : public DocumentReader {
+  public:
+    // until_tail: bytes of text before the held-out tail.
+    TextReader(TextBuffer text, const CorpusConfig& config, int64_t until_tail)
+        : buffer(std::move(text)), c(config), before_tail(until_tail) {
+        records = false;
+    }
+    Result<bool> next(Segment& segment) override;
+    int64_t file_bytes() const override { return buffer.file_bytes(); }
+    std::string not_utf8() const override { return buffer.not_utf8(); }
+
+  private:
+    TextBuffer buffer;
+    const CorpusConfig& c;
+    int64_t before_tail;
+    bool begins = true, tail = false;    // next segment's begins_document, validation
+};
+
+// A document on each line that is not blank: text, or a JSON object.
+class LineReader : public DocumentReader {
+  public:
+    LineReader(TextBuffer text, const CorpusConfig& config, bool is_json)
+        : buffer(std::move(text)), c(config), json(is_json) {}
+    Result<bool> next(Segment& segment) override;
+    int64_t file_bytes() const override { return buffer.file_bytes(); }
+    std::string not_utf8() const override { return buffer.not_utf8(); }
+
+  private:
+    TextBuffer buffer;
+    const CorpusConfig& c;
+    bool json;
+    int64_t line = 0;
+};
+
+// JSON objects or strings: the elements of an array, or values one after the other, on any lines.
+class JsonReader : public DocumentReader {
+  public:
+    JsonReader(TextBuffer text, const CorpusConfig& config) : buffer(std::move(text)), c(config) {}
+    Result<bool> next(Segment& segment) override;
+    int64_t file_bytes() const override { return buffer.file_bytes(); }
+
+  private:
+    TextBuffer buffer;
+    const CorpusConfig& c;
+    enum class State { start, first, after, between, end } state = State::start;
+    bool array = false;
+    int64_t line = 1, count = 0;    // line of the first unread byte; values so far
+
+    Result<bool> skip_space();
+    Result<bool> punctuation(char next);
+    Result<size_t> value_length();
+    std::string where() const;
+};
+
+// Records of comma- or tab-separated values (RFC 4180), the first of which names the columns.
+class CsvReader : public DocumentReader {
+  public:
+    CsvReader(TextBuffer text, const CorpusConfig& config, char separator)
+        : buffer(std::move(text)), c(config), comma(separator) {}
+    Result<bool> next(Segment& segment) override;
+    int64_t file_bytes() const override { return buffer.file_bytes(); }
+    std::string not_utf8() const override { return buffer.not_utf8(); }
+
+  private:
+    TextBuffer buffer;
+    const CorpusConfig& c;
+    char comma;
+    int64_t line = 1;    // line of the first unread byte
+    size_t columns = 0, column = 0;
+    std::vector<std::string_view> fields;    // last record, with quotes
+    std::string error;                       // in the last record
+
+    Result<bool> read_record();
+    Status read_header();
+};
+
+// Rows of a Parquet file. Nulls are left out.
+class ParquetReader : public DocumentReader {
+  public:
+    ParquetReader(std::string path, ParquetTexts rows) : name(std::move(path)), texts(std::move(rows)) {}
+    Result<bool> next(Segment& segment) override;
+    int64_t file_bytes() const override { return texts.file_bytes(); }
+    std::string not_utf8() const override { return invalid; }
+
+  private:
+    std::string name, invalid;
+    ParquetTexts texts;
+};
