@@ -387,18 +387,18 @@ TEST_CASE("mixture: killed at one world size and resumed at others, a run has th
     NEED_MPIRUN();
     const MixtureToy toy;
     for (const bool pack : {false, true}) {
-        Strings more = {"--data", pack ? toy.documents() : toy.data(), "--steps", "16", "--save-every", "2", "--keep",
-                        "0"};
-        if (pack) more.push_back("--pack");
+        const Strings more = {
+            "--data", pack ? toy.documents() : toy.data(), "--steps", "16", "--save-every", "2", "--keep", "0"};
+        const Strings flags = pack ? Strings{"--pack"} : Strings{};
         fs::remove_all(toy.dir + "/whole");
         fs::remove_all(toy.dir + "/parts");
-        REQUIRE(toy.run(1, "whole", more).exit_code == 0);
+        REQUIRE(run_process(with(toy.program("whole", more), flags)).exit_code == 0);
         const struct {
             int ranks, kill_at;    // rows of metrics.jsonl; 0: to the end
             const char* zero;
         } parts[] = {{2, 3, "1"}, {4, 8, "2"}, {1, 12, "0"}, {2, 0, "0"}};
         for (const auto& part : parts) {
-            Strings program = toy.program("parts", with(more, {"--zero", part.zero, "--resume", "auto"}));
+            Strings program = with(toy.program("parts", with(more, {"--zero", part.zero, "--resume", "auto"})), flags);
             if (part.ranks > 1) program = mpirun(part.ranks, program);
             Process p(program, mpirun_options(120));
             auto written = [&] {
