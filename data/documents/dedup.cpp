@@ -118,8 +118,8 @@ Sketch Deduplicator::sketch(std::string_view text) const {
     s.minima.assign(size_t(c.num_perm), UINT32_MAX);
     std::vector<uint32_t> low, high;    // halves of the n-grams' hashes
     auto flush = [&] {
-        // Half of the functions see one half of a hash, half the other: 32 bits alone would make many
-        // short texts, which have one n-gram, equal.
+        // Half of the functions hash one half of an n-gram's hash, half the other: 32 bits alone
+        // would make many short texts, which have one n-gram, equal.
         const int half = c.num_perm / 2;
         lower_minima(s.minima.data(), factors.data(), offsets.data(), half, low.data(), low.size());
         lower_minima(&s.minima[size_t(half)], &factors[size_t(half)], &offsets[size_t(half)], c.num_perm - half,

@@ -17,7 +17,8 @@ std::vector<Flag> dedup_flags(DedupOptions& options);
 class DuplicateFilter {
   public:
     // files: CorpusConfig::files, for the report. val_fraction: share of the kept documents that is
-    // held out. Exit 2: the report is an input, or exists without `overwrite`; 4: it cannot be written.
+    // held out. Exit 2: the report is an input, or exists without `overwrite`; 4: it cannot be
+    // written.
     static Result<DuplicateFilter> create(const DedupOptions& options, std::vector<std::string> files,
                                           double val_fraction, bool overwrite);
     bool active() const { return tables.has_value(); }
