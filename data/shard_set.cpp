@@ -143,7 +143,7 @@ Status ShardSetWriter::discard(const json& saved) const {
     return {};
 }
 
-Result<json> ShardSetWriter::resume(std::string& note) {
+Result<json> ShardSetWriter::resume(bool overwrite, std::string& note) {
     if (!exists(journal)) return json();
     const std::string text = TRY(read_file(journal, LONGEST_JOURNAL));
     const json saved = TRY(json_parse(text, journal, 8));
@@ -155,15 +155,20 @@ Result<json> ShardSetWriter::resume(std::string& note) {
                     journal.c_str());
     TRY((JsonFields{saved, journal}.get("run", &run)));
     if (run_hash == 0 || run != run_hash) {
+        if (!overwrite)
+            return fail(Exit::usage,
+                        "%s has what an interrupted run with other files, other options or another tokenizer has "
+                        "done; repeat its command to go on, or give --overwrite to begin anew",
+                        journal.c_str());
         TRY(discard(saved));
-        note = journal + ": an interrupted run had other files, other options or another tokenizer; begins anew";
+        note = journal + ": an interrupted run with other files or options is given up";
         return json();
     }
     publishing = saved["complete"].get<bool>();
+    keep = true;    // also if one cannot be taken up: the others are hours of work
+    keep_temporaries();
     TRY(train.restore(saved["train"], publishing, journal));
     TRY(val.restore(saved["val"], publishing, journal));
-    keep = true;
-    keep_temporaries();
     return saved["counters"];
 }
 
@@ -174,8 +179,8 @@ Status ShardSetWriter::save(const ordered_json& counters) {
                               {"counters", counters},
                               {"train", TRY(train.save())},
                               {"val", TRY(val.save())}};
+    keep_temporaries();    // first: a journal needs the temporaries that it lists
     TRY(replace_file(journal, all.dump(1) + "\n"));
-    if (!keep) keep_temporaries();
     keep = true;
     return {};
 }

@@ -53,9 +53,10 @@ class ShardSetWriter {
     ShardSeries train, val;
 
     // Takes up an interrupted run of the same command, and returns its counters; null: there is
-    // none. Temporaries of a run with other input or options are removed, and `note` says so.
-    // Exit 2: another process writes these shards; 3: the journal is damaged.
-    Result<nlohmann::json> resume(std::string& note);
+    // none. With `overwrite`, temporaries of a run with other input or options are removed, and
+    // `note` says so. Exit 2: there is such a run, or another process writes these shards; 3: the
+    // journal is damaged.
+    Result<nlohmann::json> resume(bool overwrite, std::string& note);
     // Whether the interrupted run had completed all shards, which only lack their names.
     bool complete() const { return publishing; }
     // Makes all that was appended safe, together with the command's counters. Exit 4.

@@ -322,11 +322,12 @@ Status Run::all() {
     for (Status read_status;;) {
         Status written;
         const int64_t parses = int64_t(parsed.segments.size()), encodes = int64_t(now.segments.size());
-        each_chunk(2 + parses + encodes, [&](int64_t chunk, int) {
-            if (chunk == 0 && read_status.ok()) read_status = read(next);
-            else if (chunk == 1) written = write(last);
-            else if (chunk > 1 && chunk < 2 + parses) parse(parsed, size_t(chunk - 2));
-            else if (chunk > 1) encode(now, size_t(chunk - 2 - parses));
+        const int64_t all = 2 + parses + encodes, writes = std::max<int64_t>(1, all / pool_threads());
+        each_chunk(all, [&](int64_t chunk, int) {    // a worker begins with chunk 0, another one with `writes`
+            const int64_t i = chunk - 1 - (chunk > writes);
+            if (chunk == writes) written = write(last);
+            else if (chunk > 0) i < parses ? parse(parsed, size_t(i)) : encode(now, size_t(i - parses));
+            else if (read_status.ok()) read_status = read(next);
         });
         TRY(written);
         if (next.segments.empty() && parsed.segments.empty() && now.segments.empty()) return read_status;
@@ -387,7 +388,9 @@ void Run::print_notes() {
 // Hash of all that determines the shards: input files, options, tokenizer. 0: the input is stdin,
 // which cannot be read again.
 uint64_t run_hash(const TokenizeOptions& o, const Tokenizer& tokenizer) {
-    ordered_json all = {tokenizer.fingerprint(),
+    constexpr int VERSION = 1;    // grows with each change of segments, ids or the journal
+    ordered_json all = {VERSION,
+                        tokenizer.fingerprint(),
                         tokenizer.vocabulary().before,
                         tokenizer.vocabulary().after,
                         tokenizer.end_of_text(),
@@ -397,6 +400,7 @@ uint64_t run_hash(const TokenizeOptions& o, const Tokenizer& tokenizer) {
                         o.input.field,
                         o.input.format,
                         o.input.longest,
+                        o.input.skip_bad_lines,
                         o.dedup.kind,
                         o.dedup.threshold,
                         o.dedup.ngram,
@@ -432,7 +436,7 @@ Status tokenize(const TokenizeOptions& o) {
     const std::string prefix = shard_prefix(o.out);
     ShardSetWriter set(prefix, tokenizer, o.shard_tokens, run_hash(o, tokenizer));
     std::string note;
-    const json counters = TRY(set.resume(note));
+    const json counters = TRY(set.resume(o.overwrite, note));
     const std::vector<std::string> old = ShardSetWriter::existing(prefix);
     if (!old.empty() && !o.overwrite && !set.complete())
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
