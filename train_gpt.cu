@@ -63,7 +63,7 @@ Status Trainer::run() {
 
 ReportFlags Trainer::flags() const {
     const bool due = o.save_minutes > 0 && now_seconds() - saved_at >= 60 * o.save_minutes;
-    return {int(stop_signal), due && ranks.first(), int(writer->finished_phase())};
+    return {int(stop_signal), due && ranks.first(), writer ? int(writer->finished_phase()) : 0};
 }
 
 // Whether sequences must keep the positions behind their last target, because the step depends on

@@ -90,14 +90,21 @@ TEST_CASE("tokenize resume: a run that was killed at any moment is continued to 
     CHECK(continued > 0);
 }
 
-TEST_CASE("tokenize resume: another input or option begins anew; stdin is never continued") {
+TEST_CASE("tokenize resume: another input or option needs --overwrite; stdin is never continued") {
     const Texts texts;
     auto saved = [&] { return !texts.journal().empty(); };
     REQUIRE(texts.killed(saved));
     std::ofstream(texts.dir + "/a.txt", std::ios::app) << "more";
-    const ProcessResult anew = run_flatgpt(texts.command);
+    const std::string journal = texts.journal();
+    const ProcessResult refused = run_flatgpt(texts.command);
+    CHECK(refused.exit_code == 2);
+    CHECK(contains(refused.err, "--overwrite to begin anew"));
+    CHECK(texts.journal() == journal);
+    std::vector<std::string> overwrite = texts.command;
+    overwrite.push_back("--overwrite");
+    const ProcessResult anew = run_flatgpt(overwrite);
     REQUIRE_MESSAGE(anew.exit_code == 0, anew.err);
-    CHECK(contains(anew.err, "begins anew"));
+    CHECK(contains(anew.err, "is given up"));
     CHECK(!contains(anew.err, "continues"));
     const std::string all = texts.take_shards();
     CHECK(!contains(all.substr(0, 100), ".tmp"));
@@ -110,7 +117,7 @@ TEST_CASE("tokenize resume: another input or option begins anew; stdin is never 
     const ProcessResult again =
         run_flatgpt({"tokenize", "--overwrite", "--out", out, "-"}, {.stdin_text = "another text"});
     CHECK(again.exit_code == 0);
-    CHECK(contains(again.err, "begins anew"));
+    CHECK(contains(again.err, "is given up"));
 }
 
 TEST_CASE("tokenize resume: a damaged journal is refused with its name, and harms no file") {
