@@ -111,7 +111,7 @@ Status RunData::add(const Value& row, const std::string& where) {
     if (const double x = number_of(row, "loss"); std::isfinite(x)) loss = x;
     if (const double x = number_of(row, "tokens_per_second"); std::isfinite(x)) speed = x;
     if (const double x = number_of(row, "val_loss"); x < best) best = x, best_step = last.step;
-    skipped += row.contains("skipped");
+    if (const auto x = row.find("skipped"); x != row.end()) skipped += *x == true;
     for (const auto& [key, value] : row.items()) {
         if (!value.is_number() || key == "step") continue;
         series(key).add(last, value.get<double>());
