@@ -10,7 +10,7 @@ namespace {
 typedef nlohmann::json Value;
 using nlohmann::ordered_json;
 
-constexpr size_t EXACT = 20000;              // buckets of a metric that stays exact
+constexpr size_t EXACT = 25;                 // times as many buckets for a metric that stays exact
 constexpr size_t MAX_METRICS = 200;          // in a file, so that a hostile one stays small
 constexpr size_t MAX_TENSORS = 20000;        // with norms
 constexpr size_t NORM_VALUES = 24000;        // in a page, of all tensors together
@@ -96,7 +96,7 @@ void Series::add(const AxisPoint& at, double value) {
 Series& RunData::series(const std::string& metric) {
     for (auto& [key, of] : metrics)
         if (key == metric) return of;
-    metrics.emplace_back(metric, Series(metric.starts_with("val_") ? EXACT : limit));
+    metrics.emplace_back(metric, Series(metric.starts_with("val_") ? EXACT * limit : limit));
     return metrics.back().second;
 }
 
@@ -113,7 +113,7 @@ Status RunData::add(const Value& row, const std::string& where) {
     if (const double x = number_of(row, "val_loss"); x < best) best = x, best_step = last.step;
     if (const auto x = row.find("skipped"); x != row.end()) skipped += *x == true;
     for (const auto& [key, value] : row.items()) {
-        if (!value.is_number() || key == "step") continue;
+        if (!value.is_number() || key == "step" || key == "tokens" || key == "time") continue;    // axes
         series(key).add(last, value.get<double>());
         if (metrics.size() > MAX_METRICS)
             return fail(Exit::input, "%s: expected at most %zu metrics in a file", where.c_str(), MAX_METRICS);
