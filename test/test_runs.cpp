@@ -5,6 +5,7 @@
 #include "train/report/run_state.h"
 
 #include <sys/file.h>
+#include <sys/stat.h>
 
 using nlohmann::json;
 
@@ -47,12 +48,18 @@ TEST_CASE("runs: states, losses, sizes and speeds of all runs below a directory,
     make("broken", "\xff{]\n{\"step\":\"x\",\"loss\":[],\"val_loss\":{}}\nnull\n{\"step\":7,",
          "\xff\xfe\nsteps zzz\nfailed");
     make("empty", "", "");
+    make("far", "{\"step\":1e300,\"val_loss\":7}\n{\"step\":4,\"loss\":8}\n", "");
+    make("pipe", "", "");
+    fs::remove(dir + "/pipe/metrics.jsonl");
+    REQUIRE(mkfifo((dir + "/pipe/metrics.jsonl").c_str(), 0600) == 0);
+    make("endless", "{\"step\":1,\"loss\":1}\n", "");
+    fs::resize_file(dir + "/endless/metrics.jsonl", 1 << 30);    // a line of zeros, without blocks
     fs::create_directory_symlink(dir, dir + "/loop");
     Process running(toy.started("runs/live", {"--steps", "1000000", "--save-minutes", "0"}));
     for (int i = 0; i < 20000 && running.running() && read_file(dir + "/live/metrics.jsonl").empty(); i++) usleep(1000);
 
     const json runs = runs_in(dir);
-    REQUIRE(runs.size() == 9);
+    REQUIRE(runs.size() == 12);
     std::map<std::string, json> by;
     for (const json& r : runs) by[fs::path(r["name"].get<std::string>()).filename()] = r;
     auto state = [&](const char* name) { return by.at(name)["state"].get<std::string>(); };
@@ -65,6 +72,14 @@ TEST_CASE("runs: states, losses, sizes and speeds of all runs below a directory,
     CHECK(state("live") == "running");
     CHECK(state("empty") == "stopped");
     CHECK(contains(by["broken"]["damage"].get<std::string>(), "metrics.jsonl:"));
+    CHECK(by["far"]["best_val_loss"] == 7);
+    CHECK(by["far"]["best_val_step"] == -1);
+    CHECK(by["far"]["step"] == 4);
+    CHECK(contains(by["pipe"]["damage"].get<std::string>(), "found a FIFO"));
+    CHECK(contains(by["endless"]["damage"].get<std::string>(), "metrics.jsonl:2: expected lines of at most"));
+    CHECK(by["endless"]["step"] == 1);
+    must({"plot", dir + "/pipe"}, 3, "found a FIFO");
+    must({"plot", dir + "/endless"}, 3, "metrics.jsonl:2: expected lines of at most");
     const json last = rows_of(dir + "/done").back();
     CHECK(by["done"]["step"] == 6);
     CHECK(by["done"]["steps"] == 6);
@@ -88,7 +103,7 @@ TEST_CASE("runs: states, losses, sizes and speeds of all runs below a directory,
     const ProcessResult table = must({"runs", dir});
     CHECK(!contains(table.out, "\033"));
     CHECK(contains(table.out, "space left"));
-    CHECK(count(table.out.begin(), table.out.end(), '\n') == 10);
+    CHECK(count(table.out.begin(), table.out.end(), '\n') == 13);
     must({"runs", dir + "/none"}, 3, "no such directory");
     must({"runs", dir, "--sort", "size"}, 2, "one of val");
     must({"runs"}, 2);

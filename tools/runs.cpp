@@ -210,7 +210,9 @@ Command runs_command() {
             sort_runs(o->sort, &runs);
             if (o->json) print_json(runs);
             else if (!runs.empty()) print_table(runs);
-            else fprintf(stderr, "no runs below %s\n", escape_control(join(o->dirs, ", ")).c_str());
+            else
+                fprintf(stderr, "no runs below %s; a run's directory holds metrics.jsonl or run.toml\n",
+                        escape_control(join(o->dirs, ", ")).c_str());
             return {};
         }};
 }

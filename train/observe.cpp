@@ -1,5 +1,5 @@
-// observe.cpp - what a run shows while it trains, besides its losses: samples, norms of tensors,
-// its page and its event file.
+// observe.cpp - outputs of a run while it trains, besides its losses: samples, norms of tensors, its
+// page and its event file.
 #include "infer/eval/text_loss.h"
 #include "train/report/run_state.h"
 #include "train/train.h"
@@ -19,8 +19,8 @@ FlagGroup report_flags(TrainOptions& o) {
 // ---- samples ------------------------------------------------------------------------------------
 
 Status Trainer::read_sample_prompts() {
-    if (o.sample_prompts.empty()) return {};
-    constexpr size_t MOST = 1000;    // so that sampling does not take longer than training
+    if (o.sample_prompts.empty() || !ranks.first()) return {};    // rank 0 alone samples
+    constexpr size_t MOST = 1000;                                 // so that sampling does not take longer than training
     for (Line& line : TRY(::read_lines({.files = {o.sample_prompts}}))) sample_prompts.push_back(std::move(line.text));
     if (sample_prompts.size() > MOST)
         return fail(Exit::usage, "--sample-prompts %s: expected at most %zu prompts, found %zu",
@@ -91,6 +91,20 @@ void Trainer::add_norms_memory(std::vector<MemoryRow>& rows) const {
 
 void Trainer::open_reports() {
     if (!ranks.first()) return;
+    if (o.norms_every && device.gpu) {
+        const int64_t copies = trained_parameters(config) * int64_t(sizeof(float)) * ranks.info.local_ranks /
+                               plan.ranks;
+        if (const int64_t free = cpu_ops<float>().free_bytes(); copies > free)
+            progress.note(
+                formatted("warning: --norms-every copies the weights to this machine's memory, %s, of which "
+                          "%s are free: the run may end there; leave the option out",
+                          human_bytes(double(copies)).c_str(), human_bytes(double(free)).c_str()));
+    }
+    for (const auto& [kept, file, flag] :
+         {std::tuple{o.report, "report.html", "--report"}, {o.tensorboard, "tensorboard", "--tensorboard"}})
+        if (!kept && access((o.out + "/" + file).c_str(), F_OK) == 0)
+            progress.note(formatted("note: %s/%s is from an earlier start and stays as it is; %s goes on with it",
+                                    o.out.c_str(), file, flag));
     note_steps(lock, o.steps);
     live.begin({o.report, o.tensorboard, o.out, o.resolved, o.steps},
                [this](const std::string& text) { progress.note(text); });

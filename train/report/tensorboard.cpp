@@ -73,6 +73,7 @@ Status TensorBoard::open(const std::string& run) {
     std::error_code error;
     std::filesystem::create_directories(dir, error);
     name = temporary;
+    unlink(temporary.c_str());    // of a killed run
     file = fopen(temporary.c_str(), "we");
     if (!file) return fail(Exit::io, "%s: cannot be written: %s", temporary.c_str(), strerror(errno));
     const std::vector<std::filesystem::path> old = event_files(dir);
@@ -84,13 +85,18 @@ Status TensorBoard::open(const std::string& run) {
     }
     char host[64] = "";
     gethostname(host, sizeof host - 1);
-    TRY(write(event_file_version(unix_seconds()) + event_restart(unix_seconds(), 0)));
-    TRY(read_metrics(run, [&](const json& row, const std::string&) { return add(row); }));
-    TRY(flush());
+    Status written = write(event_file_version(unix_seconds()) + event_restart(unix_seconds(), 0));
+    if (written.ok()) written = read_metrics(run, [&](const json& row, const std::string&) { return add(row); });
+    if (written.ok()) written = flush();
     const std::string final_name = dir + "/" + PREFIX + formatted("%010lld", (long long)seconds) + "." + host + "." +
                                    std::to_string(getpid()) + SUFFIX;
-    if (rename(temporary.c_str(), final_name.c_str()) != 0)
-        return fail(Exit::io, "%s: cannot be renamed: %s", temporary.c_str(), strerror(errno));
+    if (written.ok() && rename(temporary.c_str(), final_name.c_str()) != 0)
+        written =
+            fail(Exit::io, "%s: cannot be renamed to %s: %s", temporary.c_str(), final_name.c_str(), strerror(errno));
+    if (!written.ok()) {
+        unlink(temporary.c_str());
+        return written;
+    }
     name = final_name;
     for (const auto& path : old) std::filesystem::remove(path, error);
     return {};
