@@ -65,11 +65,11 @@ int64_t step_of(const nlohmann::json& row) {
 
 Status read_metrics(const std::string& run,
                     const std::function<Status(const nlohmann::json& object, const std::string& where)>& row) {
-    constexpr int64_t LONGEST = 64 << 20;    // of a row with a thousand samples, or the norms of 20,000 tensors
+    constexpr int64_t LONGEST = 64 << 20;    // bytes: a row with a thousand samples
     std::error_code error;
     const std::string path = std::filesystem::is_directory(run, error) ? run + "/metrics.jsonl" : run;
     return each_line(path, LONGEST, [&](std::string_view line, int64_t number, bool last) -> Status {
-        count_progress();    // other ranks wait while a resumed run reads its rows
+        count_progress();    // other ranks wait meanwhile
         const std::string where = escape_control(path) + ":" + std::to_string(number);
         Result<nlohmann::json> object = json_parse(line, where, 4);
         if (object.ok() && !object.value.is_object())

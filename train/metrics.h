@@ -8,9 +8,9 @@
 
 double unix_seconds();    // since 1970, to milliseconds: "time" of a row
 
-// Calls line(text, number, whether it is the last) for each line of a regular file, numbers from 1;
-// holds no more than one line and a piece of the file. Exit 3: no such file, not a regular one, or a
-// line of more than `longest` bytes; 4: reading failed; or an error of `line`.
+// Calls line(text, number, whether it is the last) for each line of a regular file; numbers count
+// from 1. Memory has one line and a piece of the file. Exit 3: no such file, not a regular one, or
+// a line of more than `longest` bytes; 4: reading failed; or an error of `line`.
 Status each_line(const std::string& path, int64_t longest,
                  const std::function<Status(std::string_view text, int64_t number, bool last)>& line);
 

@@ -1,5 +1,5 @@
-// observe.cpp - outputs of a run while it trains, besides its losses: samples, norms of tensors, its
-// page and its event file.
+// observe.cpp - outputs of a run while it trains, besides its losses: samples, norms of tensors,
+// its page and its event file.
 #include "infer/eval/text_loss.h"
 #include "train/report/run_state.h"
 #include "train/train.h"
@@ -20,7 +20,8 @@ FlagGroup report_flags(TrainOptions& o) {
 
 Status Trainer::read_sample_prompts() {
     if (o.sample_prompts.empty() || !ranks.first()) return {};    // rank 0 alone samples
-    constexpr size_t MOST = 1000;                                 // so that sampling does not take longer than training
+
+    constexpr size_t MOST = 1000;    // so that sampling does not take longer than training
     for (Line& line : TRY(::read_lines({.files = {o.sample_prompts}}))) sample_prompts.push_back(std::move(line.text));
     if (sample_prompts.size() > MOST)
         return fail(Exit::usage, "--sample-prompts %s: expected at most %zu prompts, found %zu",

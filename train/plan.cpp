@@ -466,7 +466,7 @@ Status Trainer::lock_run() {
     if (!made_lock) lock = open(path.c_str(), FLAGS, 0644);
     if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
     bool locked = flock(lock, LOCK_EX | LOCK_NB) == 0;
-    for (int i = 0; i < 50 && !locked; i++) {    // `flatgpt runs`, also repeated, may hold the lock for moments
+    for (int i = 0; i < 50 && !locked; i++) {    // `flatgpt runs` may hold it for a moment, repeatedly
         usleep(20000);
         locked = flock(lock, LOCK_EX | LOCK_NB) == 0;
     }

@@ -82,7 +82,7 @@ function fillTable(table, head, rows) {
   }
 }
 const colorOf = run => COLORS[run % COLORS.length];
-// Values of the chosen x axis; none if rows lack them: on another axis the line would lie wrongly.
+// Values of the chosen x axis; none if rows lack them, as values of another axis would mislead.
 function xsOf(run, axis) { return run.axes[axis][state.axis] || []; }
 // Restores a control's value from the address, and keeps it there when it changes.
 function keep(id) {
