@@ -234,6 +234,9 @@ TEST_CASE("samples: each line of --sample-prompts, with validations or by --samp
     must(with(toy.args("b", {"--steps", "5", "--eval-every", "3", "--sample-every", "2"}), use));
     for (const json& row : rows_of(toy.dir + "/b"))
         CHECK(row.contains("samples") == (row["step"] != 1 && row["step"] != 3));
+    const std::string planned = must(with(toy.args("c", {"--steps", "2"}), with(use, {"--dry-run"}))).out;
+    CHECK(contains(planned, "keys and values of samples"));
+    CHECK(!contains(must(with(toy.args("c", {"--steps", "2"}), {"--dry-run"})).out, "keys and values of samples"));
     // One prompt writes what the list's prompt writes.
     must(with(toy.args("c", {"--steps", "2", "--sample-every", "2"}),
               {"--sample-prompt", "abc", "--sample-tokens", "5"}));
