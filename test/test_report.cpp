@@ -255,6 +255,21 @@ TEST_CASE("report: the page of 100,000 steps is under 2 MB, its validations exac
     CHECK(high == doctest::Approx(0.6).epsilon(1e-3));
 }
 
+TEST_CASE("report: with many metrics the later ones have fewer values") {
+    const std::string dir = temporary_directory();
+    std::string more;
+    for (int i = 0; i < 100; i++) more += formatted(R"(,"m%02d":%d)", i, i);
+    write_run(dir + "/run", 3000, 100, more);
+    const json page = page_of({dir + "/run"}, dir + "/page.html");
+    const json& metrics = page["runs"][0]["metrics"];
+    CHECK(metrics["m00"]["mean"].size() == 1500);
+    CHECK(metrics["m99"]["mean"].size() >= 100);
+    CHECK(metrics["m99"]["mean"].size() <= 200);
+    CHECK(metrics["val_loss"]["mean"].size() == 30);
+    CHECK(!metrics.contains("tokens"));
+    CHECK(!metrics.contains("time"));
+}
+
 TEST_CASE("report: a browser draws the page, and shows values by pointer and keys") {
     if (browser().empty()) SKIP("no Chromium is installed here");
     const std::string dir = temporary_directory(), file = dir + "/page.html";
