@@ -49,7 +49,7 @@ Status Trainer::run() {
     if (s.ok()) {
         s = loop();
         note_end(lock, state.step, s);
-        live.close(s.ok() ? "finished" : stop ? "stopped" : "failed");
+        live.close(end_state(s));
     }
     if (!ranks.coordinator) return s;
     if (all_ranks_end) ranks.coordinator->barrier();        // keeps an early exit from counting as failure
@@ -401,8 +401,8 @@ bool Trainer::due_after(int64_t steps) const {
     return steps == o.steps || due(o.eval_every) || due(o.sample_every) || due(o.save_every) || norms_due(steps);
 }
 
-// Validates and samples when due and at the end. If either fails, a resumed run repeats both
-// (catch_up), since they do not change the weights.
+// Validates and samples when due and at the end. If validation fails, a resumed run repeats both
+// (catch_up), since they do not change the weights. A sample that fails is only a warning.
 Status Trainer::validate_and_sample() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
@@ -412,7 +412,10 @@ Status Trainer::validate_and_sample() {
     if (validated) done = validate();
     if (done.ok() && (due(o.eval_every) || last)) done = run_evaluations();
     const bool sampled = o.sample_every ? due(o.sample_every) : samples() && (validated || last);
-    if (done.ok() && sampled && tokenizer.vocab_size() && ranks.first()) done = sample_text();
+    if (done.ok() && sampled && tokenizer.vocab_size() && ranks.first())
+        if (const Status s = sample_text(); !s.ok())    // its row has no sample
+            progress.note(formatted("warning: the sample after step %lld: %s; the run goes on without",
+                                    (long long)state.step, s.message.c_str()));
     if (!done.ok()) {
         state = before;
         extra_metrics = Json::object();

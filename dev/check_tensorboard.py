@@ -38,6 +38,8 @@ def scalars_of(row):
             for tensor, norms in value.items():
                 for kind, norm in zip(("weight_norm", "gradient_norm", "update_norm"), norms):
                     add(f"{kind}/{tensor}", norm)
+        elif key != "samples" and isinstance(value, list) and "val_loss" not in row and row["step"] % 100:
+            continue    # lists, as expert_load, are written with validations and every 100th step
         elif key not in ("step", "time", "samples"):
             add(key, value)
     return out

@@ -83,6 +83,9 @@ std::vector<float> TrainStep::measure_gradients() {
     std::vector<float> before, some;
     const std::vector<Tensor> all = config_tensors(g.c, store.ranks);
     measured->assign(size_t(std::ranges::count(all, false, &Tensor::frozen)), {});    // also those of other ranks
+    int64_t own = 0;    // growing by itself, the vector would take up to three times as much
+    each_own_chunk([&](size_t, const Partition&, int64_t, int64_t n) { own += n; });
+    before.reserve(size_t(own));
     each_own_chunk([&](size_t tensor, const Partition& s, int64_t first, int64_t n) {
         some.resize(size_t(n));
         store.read_own(StateKind::gradients, s, first, n, some.data());

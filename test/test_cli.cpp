@@ -469,8 +469,8 @@ TEST_CASE("plot: draws within its width, prints CSV, forgives a cut last line on
     r = run_flatgpt({"plot", dir, "--csv"});
     CHECK(r.exit_code == 0);
     CHECK(contains(r.out, "run,step,loss,val_loss,lr,"));
-    CHECK(contains(r.out, ",100,3.08,3.25,,,,,,,,\"a \"\"b\"\",\nc\",\n"));
-    CHECK(contains(r.out, ",7,4.142857,,,,,,,,true,,\n"));
+    CHECK(contains(r.out, ",100,3.08,3.25,,,,,,,,\"a \"\"b\"\",\nc\",,,,\n"));
+    CHECK(contains(r.out, ",7,4.142857,,,,,,,,true,,,,,\n"));
     for (const char* damage :
          {"garbage", "[1]", "{\"loss\":1}", "{\"step\":\"x\",\"loss\":1}", "{\"step\":1,\"loss\":[]}", ""}) {
         write_file(dir + "/metrics.jsonl", "{\"step\":0,\"loss\":1}\n" + std::string(damage) + "\n" + text);

@@ -149,6 +149,7 @@ TEST_CASE("events: a run's file has each step once, whatever ended the run befor
     const std::string dir = toy.dir + "/whole/tensorboard/";
     write_file(dir + "events.out.tfevents.0000000001.host.1.flatgpt", "old");
     write_file(dir + "events.out.tfevents.9999999998.host.1.flatgpt", "later");
+    write_file(dir + "events.out.tfevents.9223372036854775807.host.1.flatgpt", "last");
     must(with(toy.args("whole", {"--steps", "32", "--resume", "auto"}), {"--tensorboard"}));
     CHECK(events_of(toy.dir + "/whole").steps == up_to(32));
 }

@@ -244,7 +244,7 @@ TEST_CASE("experts: trained, resumed, saved and read back; metrics and progress 
             for (double balance : step["expert_balance"]) CHECK(balance > 0.9);    // 1: all experts equally loaded
         }
         CHECK(rows == 6);
-        CHECK(contains(must({"plot", toy.dir + "/" + name, "--csv"}).out, ",sample,busiest_expert\n"));
+        CHECK(contains(must({"plot", toy.dir + "/" + name, "--csv"}).out, ",sample,busiest_expert,memory,"));
         must({"eval", toy.dir + "/" + name, "--data", toy.dir + "/val.bin"}, 0, "perplexity");
         must({"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens", "9"});
     }

@@ -45,7 +45,7 @@ void write_run(const std::string& dir, int steps, int validations, const std::st
     }
     write_file(dir + "/metrics.jsonl", rows);
 }
-// What a reader does, and what the page then says, as JSON in the title.
+// A reader's actions, and the page's texts after them, as JSON in the title.
 const char* const READER = R"JS((() => {
         const q = s => document.querySelector(s), all = s => [...document.querySelectorAll(s)];
         const key = (e, k) => e.dispatchEvent(new KeyboardEvent("keydown", {key: k, bubbles: true, cancelable: true}));
@@ -62,10 +62,18 @@ const char* const READER = R"JS((() => {
         const box = canvas.getBoundingClientRect();
         const mouse = (type, x) => canvas.dispatchEvent(new PointerEvent(type,
             {clientX: box.left + x, clientY: box.top + 50, pointerId: 1, bubbles: true}));
+        const finger = (type, x, id = 2) => canvas.dispatchEvent(new PointerEvent(type, {clientX: box.left + x,
+            clientY: box.top + 50, pointerId: id, pointerType: "touch", bubbles: true}));
+        const lifted = (x, id) => { finger("pointerup", x, id); finger("pointerleave", x, id); };
         key(canvas, "End"); out.end = readout();
         key(canvas, "ArrowLeft"); out.left = readout();
         key(canvas, "Home"); out.home = readout();
         mouse("pointermove", box.width / 2); out.hover = readout();
+        mouse("pointerleave", 0); out.left_canvas = readout();
+        finger("pointerdown", 300); finger("pointermove", 400); lifted(400); out.tap = readout();
+        out.tapped = location.hash;
+        finger("pointerdown", 200); finger("pointerdown", 400, 3); lifted(400, 3); lifted(200);
+        out.pinched = location.hash; key(canvas, "Escape");
         all("#legend button")[1].click(); key(canvas, "End"); out.one = readout();
         all("#legend button")[1].click();
         q("#axis").value = "tokens"; q("#axis").dispatchEvent(new Event("change"));
@@ -247,10 +255,25 @@ TEST_CASE("report: the page of 100,000 steps is under 2 MB, its validations exac
     CHECK(high == doctest::Approx(0.6).epsilon(1e-3));
 }
 
+TEST_CASE("report: with many metrics the later ones have fewer values") {
+    const std::string dir = temporary_directory();
+    std::string more;
+    for (int i = 0; i < 100; i++) more += formatted(R"(,"m%02d":%d)", i, i);
+    write_run(dir + "/run", 3000, 100, more);
+    const json page = page_of({dir + "/run"}, dir + "/page.html");
+    const json& metrics = page["runs"][0]["metrics"];
+    CHECK(metrics["m00"]["mean"].size() == 1500);
+    CHECK(metrics["m99"]["mean"].size() >= 100);
+    CHECK(metrics["m99"]["mean"].size() <= 200);
+    CHECK(metrics["val_loss"]["mean"].size() == 30);
+    CHECK(!metrics.contains("tokens"));
+    CHECK(!metrics.contains("time"));
+}
+
 TEST_CASE("report: a browser draws the page, and shows values by pointer and keys") {
     if (browser().empty()) SKIP("no Chromium is installed here");
     const std::string dir = temporary_directory(), file = dir + "/page.html";
-    write_run(dir + "/long", 100000, 5000, R"(,"norms":{"wte":[3,0.2,0.001],"0.qkvw":[2,0.1,0.002]})");
+    write_run(dir + "/long", 100000, 5000, R"(,"toString":1,"norms":{"wte":[3,0.2,0.001],"0.qkvw":[2,0.1,0.002]})");
     write_run(dir + "/<i>b", 1000, 100, R"(,"sample":"</script><b>bold</b>","expert_load":[[0.25,0.75]])");
     write_file(dir + "/long/run.toml", "lr = 0.001\n");
     write_file(dir + "/<i>b/run.toml", "lr = 0.002\n");
@@ -271,7 +294,7 @@ TEST_CASE("report: a browser draws the page, and shows values by pointer and key
     const Result<json> parsed = json_parse(title, "title", 8);
     REQUIRE_MESSAGE(parsed.ok(), title);
     const json& out = parsed.value;
-    CHECK(out["charts"] == json({"loss", "lr", "grad_norm", "tokens_per_second", "mfu", "memory", "ms"}));
+    CHECK(out["charts"] == json({"loss", "lr", "grad_norm", "tokens_per_second", "mfu", "memory", "ms", "toString"}));
     CHECK(out["painted"] > 500);
     CHECK(out["heads"] == json({"Runs", "Metrics", "Norms of tensors", "Load of experts", "Samples", "Settings"}));
     CHECK(out["settings"] == json({"lr", "0.001", "0.002"}));
@@ -280,13 +303,16 @@ TEST_CASE("report: a browser draws the page, and shows values by pointer and key
     CHECK(out["heat"] == json({"25.0 %", "75.0 %"}));
     CHECK(out["norms"] == json({"0.qkvw", "2", "0.1", "0.002", "0.001", "wte", "3", "0.2", "0.001", "3.33e-4"}));
     auto text = [&](const char* key) { return out[key].get<std::string>(); };
-    for (const char* key : {"end", "left", "home", "hover", "one", "tokens"}) {
+    for (const char* key : {"end", "left", "home", "hover", "tap", "one", "tokens"}) {
         INFO(key << ": " << text(key));
         CHECK(contains(text(key), std::string(key) == "home" ? "long loss 4." : "long loss 3."));
         CHECK(contains(text(key), "long val_loss 3.1"));
         CHECK(contains(text(key), "<i>b val_loss 3.1") == (std::string(key) != "one"));
     }
     CHECK(text("end") != text("left"));
+    CHECK(text("left_canvas") == "");
+    CHECK(!contains(text("tapped"), "from="));
+    CHECK(contains(text("pinched"), "from="));
     CHECK(contains(text("tokens"), "tokens 9"));
     CHECK(contains(text("hash"), "x=tokens"));
     CHECK(contains(text("hash"), "smooth=0.9"));
@@ -294,5 +320,6 @@ TEST_CASE("report: a browser draws the page, and shows values by pointer and key
     CHECK(!contains(text("reset"), "from="));
     CHECK(contains(text("log"), "log=loss"));
     MESSAGE("drawn in " << out["drawn"] << " ms");
+    CHECK(out["drawn"] > 0);
     CHECK(out["drawn"] < 5000);    // 300 ms where nothing else runs
 }

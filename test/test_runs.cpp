@@ -5,6 +5,7 @@
 #include "train/report/run_state.h"
 
 #include <sys/file.h>
+#include <sys/stat.h>
 
 using nlohmann::json;
 
@@ -93,6 +94,29 @@ TEST_CASE("runs: states, losses, sizes and speeds of all runs below a directory,
     must({"runs", dir, "--sort", "size"}, 2, "one of val");
     must({"runs"}, 2);
     CHECK(contains(must({"runs", dir + "/done/step_00000006"}).err, "no runs below"));
+}
+
+TEST_CASE("runs: pipes, lines without end and steps out of range are named or ignored") {
+    const std::string dir = temporary_directory();
+    auto make = [&](const std::string& name, const std::string& metrics) {
+        fs::create_directories(dir + "/" + name);
+        write_file(dir + "/" + name + "/metrics.jsonl", metrics);
+    };
+    make("far", "{\"step\":1e300,\"val_loss\":7}\n{\"step\":4,\"loss\":8}\n");
+    make("endless", "{\"step\":1,\"loss\":1}\n");
+    fs::resize_file(dir + "/endless/metrics.jsonl", 1 << 30);    // a line of zeros, without blocks
+    fs::create_directories(dir + "/pipe");
+    REQUIRE(mkfifo((dir + "/pipe/metrics.jsonl").c_str(), 0600) == 0);
+    const json runs = runs_in(dir, {"--sort", "name"});
+    REQUIRE(names(runs) == std::vector<std::string>{"endless", "far", "pipe"});
+    CHECK(contains(runs[0]["damage"].get<std::string>(), "metrics.jsonl:2: expected lines of at most"));
+    CHECK(runs[0]["step"] == 1);
+    CHECK(runs[1]["best_val_loss"] == 7);
+    CHECK(runs[1]["best_val_step"] == -1);
+    CHECK(runs[1]["step"] == 4);
+    CHECK(contains(runs[2]["damage"].get<std::string>(), "found a FIFO"));
+    must({"plot", dir + "/pipe"}, 3, "found a FIFO");
+    must({"plot", dir + "/endless"}, 3, "metrics.jsonl:2: expected lines of at most");
 }
 
 TEST_CASE("runs: the lock file notes how a run ended, and forgets it when the run goes on") {
@@ -210,6 +234,9 @@ TEST_CASE("samples: each line of --sample-prompts, with validations or by --samp
     must(with(toy.args("b", {"--steps", "5", "--eval-every", "3", "--sample-every", "2"}), use));
     for (const json& row : rows_of(toy.dir + "/b"))
         CHECK(row.contains("samples") == (row["step"] != 1 && row["step"] != 3));
+    const std::string planned = must(with(toy.args("c", {"--steps", "2"}), with(use, {"--dry-run"}))).out;
+    CHECK(contains(planned, "keys and values of samples"));
+    CHECK(!contains(must(with(toy.args("c", {"--steps", "2"}), {"--dry-run"})).out, "keys and values of samples"));
     // One prompt writes what the list's prompt writes.
     must(with(toy.args("c", {"--steps", "2", "--sample-every", "2"}),
               {"--sample-prompt", "abc", "--sample-tokens", "5"}));

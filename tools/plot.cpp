@@ -47,8 +47,21 @@ Result<Losses> read_losses(const std::string& run) {
     return curve;
 }
 Status print_csv(const Strings& runs) {
-    const Strings columns = {"step",   "loss", "val_loss", "lr",     "grad_norm",     "ms", "tokens_per_second",
-                             "tokens", "mfu",  "skipped",  "sample", "busiest_expert"};
+    const Strings columns = {"step",
+                             "loss",
+                             "val_loss",
+                             "lr",
+                             "grad_norm",
+                             "ms",
+                             "tokens_per_second",
+                             "tokens",
+                             "mfu",
+                             "skipped",
+                             "sample",
+                             "busiest_expert",
+                             "memory",
+                             "time",
+                             "val_loss_average"};
     puts(("run," + join(columns, ",")).c_str());
     for (auto& run : runs)
         TRY(read_metrics(run, [&](const nlohmann::json& object, const std::string&) {
@@ -150,31 +163,33 @@ Command plot_command() {
         .name = "plot",
         .summary = "Show the metrics of runs: in the terminal, as a picture, or as a page for a browser.",
         .example = "flatgpt plot runs/a runs/b --log-x        flatgpt plot runs/a runs/b --html runs.html",
-        .flags =
-            {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
-             {.name = "--csv", .to = &o->csv, .help = "print all metrics as CSV instead"},
-             {.name = "--html",
-              .to = &o->html,
-              .help = "one page of all metrics, settings and samples instead, for any browser; it loads nothing",
-              .excludes = {"--csv, --svg, --png, --width, --height, --log-x, --smooth"}},
-             {.name = "--section",
-              .to = &o->sections,
-              .help = "a picture (.svg, .png) or tables (.json) for the page, as inspect --picture and bench "
-                      "--json make them",
-              .needs = {"--html"}},
-             {.name = "--svg",
-              .to = &o->svg,
-              .help = "a picture of the curves instead",
-              .excludes = {"--csv, --width, --height"}},
-             {.name = "--png", .to = &o->png, .help = "the same by librsvg", .excludes = {"--csv, --width, --height"}},
-             {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
-             {.name = "--smooth",
-              .to = &o->smooth,
-              .help = "average over this many steps; 0: 2 % of all",
-              .min = 0,
-              .max = 1e6},
-             {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
-             {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
+        .flags = {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
+                  {.name = "--csv", .to = &o->csv, .help = "print the metrics that every objective has as CSV instead"},
+                  {.name = "--html",
+                   .to = &o->html,
+                   .help = "one page of all metrics, settings and samples instead, for any browser; it loads nothing",
+                   .excludes = {"--csv, --svg, --png, --width, --height, --log-x, --smooth"}},
+                  {.name = "--section",
+                   .to = &o->sections,
+                   .help = "a picture (.svg, .png) or tables (.json) for the page, as inspect --picture and bench "
+                           "--json make them",
+                   .needs = {"--html"}},
+                  {.name = "--svg",
+                   .to = &o->svg,
+                   .help = "a picture of the curves instead",
+                   .excludes = {"--csv, --width, --height"}},
+                  {.name = "--png",
+                   .to = &o->png,
+                   .help = "a PNG of the curves, by librsvg",
+                   .excludes = {"--csv, --width, --height"}},
+                  {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
+                  {.name = "--smooth",
+                   .to = &o->smooth,
+                   .help = "average over this many steps; 0: 2 % of all",
+                   .min = 0,
+                   .max = 1e6},
+                  {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
+                  {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
         .run = [o]() -> Status {
             TRY(check_outputs(*o));
             if (o->csv) return print_csv(o->runs);

@@ -1,5 +1,6 @@
 // runs.cpp - `flatgpt runs`: a table of the runs below directories.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -7,7 +8,6 @@
 #include <ctime>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "base/command.h"
@@ -20,6 +20,7 @@
 #include "files/json_write.h"
 #include "model/adapter.h"
 #include "model/tensors.h"
+#include "train/metrics.h"
 #include "train/report/run_state.h"
 
 namespace fs = std::filesystem;
@@ -40,17 +41,17 @@ struct Run {
     std::string damage;                   // "": none
 };
 
-constexpr int MAX_DEPTH = 12;       // levels of directories
-constexpr size_t LAST_ROWS = 50;    // rows that give the speed
-constexpr int64_t MAX_LINE = 16 << 20;
+constexpr int MAX_DEPTH = 12;                                  // levels of directories
+constexpr size_t LAST_ROWS = 50;                               // rows that give the speed
+constexpr int64_t MAX_LINE = 16 << 20, MAX_LAST = 64 << 20;    // bytes: a line, the last rows together
 
 // Reads the rows that matter: with a validation, and the last ones. Others are not parsed, so that
 // a run of 100,000 steps takes milliseconds.
 void read_rows(const std::string& path, Run* run) {
-    std::ifstream file(path, std::ios::binary);
+    if (access(path.c_str(), F_OK) != 0) return;
     std::deque<std::pair<int64_t, std::string>> last;    // line numbers and lines
-    int64_t number = 0;
-    auto parsed = [&](int64_t line_number, const std::string& line, bool may_be_cut) -> nlohmann::json {
+    int64_t number = 0, bytes = 0;                       // of the last line; of `last`
+    auto parsed = [&](int64_t line_number, std::string_view line, bool may_be_cut) -> nlohmann::json {
         const std::string where = escape_control(path) + ":" + std::to_string(line_number);
         Result<nlohmann::json> row = json_parse(line, where, 4);
         if (row.ok() && !row.value.is_object()) row.status = fail(Exit::input, "%s: expected an object", where.c_str());
@@ -61,26 +62,27 @@ void read_rows(const std::string& path, Run* run) {
         const auto x = row.find(key);
         if (x != row.end() && x->is_number()) *to = x->get<double>();
     };
-    for (std::string line; std::getline(file, line);) {
-        number++;
-        if (int64_t(line.size()) > MAX_LINE) continue;
+    const Status read = each_line(path, MAX_LINE, [&](std::string_view line, int64_t at, bool is_last) {
+        number = at;
         if (line.find("\"val_loss\"") != line.npos) {
-            const nlohmann::json row = parsed(number, line, file.peek() == EOF);
-            double val = NAN, step = 0;
+            const nlohmann::json row = parsed(at, line, is_last);
+            double val = NAN;
             get(row, "val_loss", &val);
-            get(row, "step", &step);
             if (val < run->val || (std::isnan(run->val) && !std::isnan(val)))
-                run->val = val, run->val_step = int64_t(step);
+                run->val = val, run->val_step = step_of(row);
         }
-        last.emplace_back(number, std::move(line));
-        if (last.size() > LAST_ROWS) last.pop_front();
-    }
+        last.emplace_back(at, line);
+        bytes += int64_t(line.size());
+        for (; last.size() > LAST_ROWS || (bytes > MAX_LAST && last.size() > 1); last.pop_front())
+            bytes -= int64_t(last.front().second.size());
+        return Status{};
+    });
+    if (!read.ok() && run->damage.empty()) run->damage = read.message;
     std::vector<double> speeds;
     for (const auto& [at, line] : last) {
         const nlohmann::json row = parsed(at, line, at == number);
-        double step = NAN, speed = NAN;
-        get(row, "step", &step);
-        if (step >= 0 && step < 1e15) run->step = int64_t(step);
+        double speed = NAN;
+        run->step = step_of(row) < 0 ? run->step : step_of(row);
         get(row, "loss", &run->loss);
         get(row, "tokens", &run->tokens);
         get(row, "tokens_per_second", &speed);
@@ -208,7 +210,9 @@ Command runs_command() {
             sort_runs(o->sort, &runs);
             if (o->json) print_json(runs);
             else if (!runs.empty()) print_table(runs);
-            else fprintf(stderr, "no runs below %s\n", escape_control(join(o->dirs, ", ")).c_str());
+            else
+                fprintf(stderr, "no runs below %s; a run's directory holds metrics.jsonl or run.toml\n",
+                        escape_control(join(o->dirs, ", ")).c_str());
             return {};
         }};
 }

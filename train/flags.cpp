@@ -465,7 +465,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {.name = "--sample-prompts",
               .to = &o.sample_prompts,
               .help = "a file with a prompt on each line: all are continued, by --sample-every, else with each "
-                      "validation and at the end",
+                      "validation and at the end; training waits meanwhile",
               .excludes = {"--sample-prompt"}},
              {.name = "--sample-tokens",
               .to = &o.sample_tokens,

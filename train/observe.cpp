@@ -1,6 +1,7 @@
-// observe.cpp - what a run shows while it trains, besides its losses: samples, norms of tensors,
+// observe.cpp - outputs of a run while it trains, besides its losses: samples, norms of tensors,
 // its page and its event file.
 #include "infer/eval/text_loss.h"
+#include "model/kv_cache.h"
 #include "train/report/run_state.h"
 #include "train/train.h"
 
@@ -19,7 +20,8 @@ FlagGroup report_flags(TrainOptions& o) {
 // ---- samples ------------------------------------------------------------------------------------
 
 Status Trainer::read_sample_prompts() {
-    if (o.sample_prompts.empty()) return {};
+    if (o.sample_prompts.empty() || !ranks.first()) return {};    // rank 0 alone samples
+
     constexpr size_t MOST = 1000;    // so that sampling does not take longer than training
     for (Line& line : TRY(::read_lines({.files = {o.sample_prompts}}))) sample_prompts.push_back(std::move(line.text));
     if (sample_prompts.size() > MOST)
@@ -81,7 +83,25 @@ void Trainer::gather_norms(const std::vector<TensorSquares>& mine) {
     }
 }
 
+namespace {
+// Keys and values of the samples that run together (GenerationOptions::batch), for the longest
+// prompt. A prompt has at most as many tokens as bytes, and a chat's template adds some.
+int64_t samples_bytes(const Config& c, Element type, const std::vector<std::string>& prompts, int tokens) {
+    size_t longest = 0;
+    for (const std::string& prompt : prompts) longest = std::max(longest, prompt.size());
+    const int all = cache_positions(c), some = int(std::min<int64_t>(all, int64_t(longest) + 256 + tokens));
+    const int64_t saved = int64_t(pages_for(all) - pages_for(some)) * page_bytes(c, type);
+    return int64_t(std::min<size_t>(prompts.size(), 16)) * (cache_bytes(c, type) - saved);
+}
+}    // namespace
+
+// Also adds the memory of samples, which rank 0 holds.
 void Trainer::add_norms_memory(std::vector<MemoryRow>& rows) const {
+    if (samples() && ranks.first())
+        rows.push_back({"keys and values of samples",
+                        samples_bytes(config, device.model->op.activation,
+                                      sample_prompts.empty() ? std::vector{o.sample_prompt} : sample_prompts,
+                                      int(o.sample_tokens))});
     if (!o.norms_every || device.gpu) return;    // on a GPU the copy is in the host's memory
     rows.push_back(
         {"weights before an update (--norms-every)", trained_parameters(config) * int64_t(sizeof(float)) / plan.ranks});
@@ -91,6 +111,20 @@ void Trainer::add_norms_memory(std::vector<MemoryRow>& rows) const {
 
 void Trainer::open_reports() {
     if (!ranks.first()) return;
+    if (o.norms_every && device.gpu) {
+        const int64_t copies = trained_parameters(config) * int64_t(sizeof(float)) * ranks.info.local_ranks /
+                               plan.ranks;
+        if (const int64_t free = cpu_ops<float>().free_bytes(); copies > free)
+            progress.note(
+                formatted("warning: --norms-every copies the weights to this machine's memory, %s, of which "
+                          "%s are free: the run may end there; leave the option out",
+                          human_bytes(double(copies)).c_str(), human_bytes(double(free)).c_str()));
+    }
+    for (const auto& [kept, file, flag] :
+         {std::tuple{o.report, "report.html", "--report"}, {o.tensorboard, "tensorboard", "--tensorboard"}})
+        if (!kept && access((o.out + "/" + file).c_str(), F_OK) == 0)
+            progress.note(formatted("note: %s/%s is from an earlier start and stays as it is; %s goes on with it",
+                                    o.out.c_str(), file, flag));
     note_steps(lock, o.steps);
     live.begin({o.report, o.tensorboard, o.out, o.resolved, o.steps},
                [this](const std::string& text) { progress.note(text); });

@@ -465,8 +465,11 @@ Status Trainer::lock_run() {
     const bool made_lock = lock >= 0;
     if (!made_lock) lock = open(path.c_str(), FLAGS, 0644);
     if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
-    bool locked = false;    // `flatgpt runs` may hold it for a moment
-    for (int i = 0; i < 3 && !locked; i++) locked = flock(lock, LOCK_EX | LOCK_NB) == 0 || (usleep(20000), false);
+    bool locked = flock(lock, LOCK_EX | LOCK_NB) == 0;
+    for (int i = 0; i < 50 && !locked; i++) {    // `flatgpt runs` may hold it for a moment, repeatedly
+        usleep(20000);
+        locked = flock(lock, LOCK_EX | LOCK_NB) == 0;
+    }
     if (!locked)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
                     lock_holder(path).c_str());
@@ -491,7 +494,9 @@ Status Trainer::lock_run() {
     snprintf(holder, sizeof holder, "%s, pid %d, since %s\n", host, int(getpid()), now);
     const Result<std::string> before = read_file(path, 1 << 16);    // how the run ended (train/report/run_state.h)
     const std::string text = holder + (before.ok() ? before.value.substr(before.value.find('\n') + 1) : "");
-    if (ftruncate(lock, 0) != 0 || write(lock, text.data(), text.size()) != ssize_t(text.size()) || fsync(lock) != 0)
+    // The file is cut last, so that a full disk does not lose how the run ended.
+    if (pwrite(lock, text.data(), text.size(), 0) != ssize_t(text.size()) || ftruncate(lock, off_t(text.size())) != 0 ||
+        fsync(lock) != 0)
         return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
     TRY(checkpoint_prune(o.out, 0));    // leftovers of a killed run
     if (o.resume == "no" && !checkpoint_list(o.out).empty())

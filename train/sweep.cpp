@@ -203,7 +203,8 @@ Status read_row(const std::string& dir, Row& row) {
             return at != line.end() && at->is_number() ? at->get<double>() : none;
         };
         losses.push_back(number("loss", NAN));
-        row.steps = int64_t(number("step", 0)), row.tokens = int64_t(number("tokens", 0));
+        row.steps = std::max<int64_t>(0, step_of(line));
+        row.tokens = int64_t(std::clamp(number("tokens", 0), 0.0, 1e18));
         row.seconds += number("ms", 0) / 1000;
         row.val_loss = number("val_loss", row.val_loss);
         row.lowest = std::fmin(row.lowest, row.val_loss);

@@ -74,6 +74,8 @@ class Chart {
     this.logY = false;
     this.cursor = null;
     this.drag = null;
+    this.touches = new Map();    // pixels by finger
+    this.note = "";              // lines that are left out
     this.figure = document.createElement("figure");
     this.figure.dataset.metric = key;
     const caption = document.createElement("figcaption"), name = document.createElement("span");
@@ -149,13 +151,18 @@ class Chart {
     const g = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
     const color = name => style.getPropertyValue(name).trim();
     g.scale(ratio, ratio);
-    this.lines = this.series().filter(s => s.xs.length);
+    const all = this.series(), out = all.filter(s => !s.xs.length && s.ys.length).map(s => s.name.trim());
+    this.note = out.length ? `without ${this.view.xName()}, so not shown: ${out.join(", ")}` : "";
+    this.lines = all.filter(s => s.xs.length);
     for (const line of this.lines) line.smooth = smoothed(line.ys, line.weight);
     const d = this.domain(this.lines);
     this.scale = d && this.scales(d, box.width, box.height);
     g.font = "11px system-ui, sans-serif";
     g.fillStyle = color("--pale");
-    if (!d) return g.fillText("no values in this range", 60, box.height / 2);
+    if (!d) {
+      this.readout.replaceChildren(this.note);
+      return g.fillText("no values in this range", 60, box.height / 2);
+    }
     this.drawAxes(g, d, box, color);
     const s = this.scale;
     g.save();
@@ -238,7 +245,7 @@ class Chart {
     }
   }
   drawCursor(g, color) {
-    if (this.cursor === null) return this.readout.replaceChildren();
+    if (this.cursor === null) return this.readout.replaceChildren(this.note);
     const s = this.scale, px = s.x(this.cursor);
     g.strokeStyle = color("--pale");
     g.beginPath();
@@ -273,20 +280,30 @@ class Chart {
     const c = this.canvas, px = e => e.clientX - c.getBoundingClientRect().left;
     c.addEventListener("pointerdown", e => {
       if (!this.scale) return;
+      if (e.pointerType === "touch") return this.touch(e.pointerId, px(e));
       c.setPointerCapture(e.pointerId);
       this.drag = [px(e), px(e)];
     });
     c.addEventListener("pointermove", e => {
       if (!this.scale) return;
+      if (e.pointerType === "touch") return this.touch(e.pointerId, px(e));
       if (this.drag) this.drag[1] = px(e);
       this.point(this.scale.invert(px(e)));
     });
-    c.addEventListener("pointerup", () => this.endDrag());
-    c.addEventListener("pointercancel", () => { this.drag = null; this.draw(); });
-    c.addEventListener("pointerleave", () => { if (!this.drag) this.cursor = null, this.draw(); });
+    c.addEventListener("pointerup", e => { this.touches.delete(e.pointerId); this.endDrag(); });
+    c.addEventListener("pointercancel", e => { this.touches.delete(e.pointerId); this.drag = null; this.draw(); });
+    c.addEventListener("pointerleave", e => {    // a lifted finger leaves, too: its value stays
+      if (!this.drag && e.pointerType !== "touch") this.cursor = null, this.draw();
+    });
     c.addEventListener("dblclick", () => this.view.zoom(null));
     c.addEventListener("keydown", e => this.key(e));
     c.addEventListener("blur", () => { this.cursor = null; this.draw(); });
+  }
+  // One finger shows values; two choose a range, which lifting one zooms to.
+  touch(finger, x) {
+    this.touches.set(finger, x);
+    this.drag = this.touches.size === 2 ? [...this.touches.values()] : null;
+    this.point(this.scale.invert(x));
   }
   endDrag() {
     const drag = this.drag;

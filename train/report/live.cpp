@@ -10,7 +10,8 @@ constexpr int PAGE_SECONDS = 30;    // between two pages, and two reloads in the
 
 void LiveReports::check(const Status& s, bool* output, const char* flag) {
     if (s.ok() || !*output) return;
-    warn(std::string("warning: ") + flag + ": " + s.message + "; the run goes on without");
+    warn(std::string("warning: ") + flag + ": " + s.message +
+         "; the run goes on without; once that is mended, --resume writes it whole");
     *output = false;
 }
 

@@ -20,9 +20,11 @@ const CHARTS = [
   {keys: ["ms"], title: "milliseconds per step"},
   {keys: ["critical_batch"], title: "critical batch (tokens)"}
 ];
-const HIDDEN = new Set(["tokens", "skipped", "time"]);    // shown as axes or in tables
+const HIDDEN = new Set(["skipped"]);    // shown in a table
 
-const state = {axis: "step", smooth: 0, logX: false, logs: new Set(), hidden: new Set(), range: null, live: true};
+const state = {axis: "step", smooth: 0, logX: false, logs: new Set(), hidden: new Set(), range: null, live: true,
+  kept: new Map()};    // values of KEPT that a reader has chosen
+const KEPT = ["norms-run", "norms-kind", "norms-filter", "norms-log", "samples-run"];
 
 // ---- the address --------------------------------------------------------------------------------
 
@@ -34,6 +36,7 @@ function readState() {
   state.logs = new Set(q.getAll("log"));
   state.hidden = new Set(q.getAll("hide").map(Number));
   state.live = q.get("live") !== "0";
+  for (const id of KEPT) if (q.has(id)) state.kept.set(id, q.get(id));
   if (q.has("from") && number("to", 0) > number("from", 0)) state.range = [number("from", 0), number("to", 0)];
 }
 function writeState() {
@@ -44,6 +47,7 @@ function writeState() {
   if (!state.live) q.set("live", "0");
   for (const key of state.logs) q.append("log", key);
   for (const run of state.hidden) q.append("hide", run);
+  for (const [id, value] of state.kept) q.set(id, value);
   if (state.range) q.set("from", state.range[0]), q.set("to", state.range[1]);
   try { history.replaceState(null, "", "#" + q); } catch { /* not from every file:// */ }
 }
@@ -78,10 +82,14 @@ function fillTable(table, head, rows) {
   }
 }
 const colorOf = run => COLORS[run % COLORS.length];
-// Values of the chosen x axis; steps where a run has no tokens or times.
-function xsOf(run, axis) {
-  const a = run.axes[axis];
-  return a[state.axis] || a.step;
+// Values of the chosen x axis; none if rows lack them, as values of another axis would mislead.
+function xsOf(run, axis) { return run.axes[axis][state.axis] || []; }
+// Restores a control's value from the address, and keeps it there when it changes.
+function keep(id) {
+  const control = $(id), chosen = state.kept.get(id);
+  if (chosen !== undefined && (control.tagName !== "SELECT" || [...control.options].some(o => o.value === chosen)))
+    control.value = chosen;
+  control.addEventListener("input", () => { state.kept.set(id, control.value); writeState(); });
 }
 
 const view = {
@@ -112,8 +120,8 @@ function linesOf(keys) {
   data.runs.forEach((run, r) => {
     if (state.hidden.has(r)) return;
     for (const key of keys) {
+      if (!Object.hasOwn(run.metrics, key)) continue;    // "toString" may be a metric of another run
       const m = run.metrics[key];
-      if (!m) continue;
       // Validations, and other metrics of few steps.
       const marks = key.startsWith("val_") || 4 * m.mean.length < (run.metrics.loss?.mean.length || 0);
       lines.push({
@@ -154,9 +162,13 @@ function addLegend() {
   $("legend").hidden = data.runs.length < 2;
 }
 function addSummary() {
+  // A killed run has left a page that still says "running".
+  const silent = data.refresh && Date.now() / 1000 - data.written > 3 * data.refresh;
+  const news = silent ? `, no news since ${new Date(1000 * data.written).toLocaleString()}` : "";
   const rows = data.runs.map((run, r) => {
     const s = run.summary;
-    return [{dot: colorOf(r), text: run.name}, run.state, s.steps ? `${s.step} of ${s.steps}` : String(s.step), s.loss,
+    return [{dot: colorOf(r), text: run.name}, run.state + news,
+      s.steps ? `${s.step} of ${s.steps}` : String(s.step), s.loss,
       s.best_val_loss === null ? null : s.best_val_loss, s.best_val_step === null ? "-" : String(s.best_val_step),
       s.tokens, s.tokens_per_second, s.seconds ? timeText(s.seconds) : "-", s.skipped];
   });
@@ -167,7 +179,7 @@ function addSettings() {
   const keys = [...new Set(data.runs.flatMap(r => Object.keys(r.settings)))];
   if (!keys.length) return;
   $("settings-section").hidden = false;
-  const text = (run, key) => run.settings[key] ?? "-";
+  const text = (run, key) => Object.hasOwn(run.settings, key) ? run.settings[key] : "-";
   const differ = keys.filter(k => new Set(data.runs.map(r => text(r, k))).size > 1);
   const head = ["setting", ...data.runs.map(r => r.name)];
   const rows = of => of.map(k => [k, ...data.runs.map(r => text(r, k))]);
@@ -179,6 +191,7 @@ function addSettings() {
 function chooser(select, has, show) {
   const runs = data.runs.filter(has);
   runs.forEach((run, i) => { element("option", run.name, select).value = i; });
+  keep(select.id);
   const shown = () => show(runs[select.value || 0]);
   select.addEventListener("change", shown);
   if (runs.length) shown();
@@ -237,7 +250,13 @@ function addNorms() {
     xs: xsOf(run, t.axis), ys: values(t), low: null, high: null, weight: 0, marks: false
   })) : [];
   const chart = new Chart($("norms-chart"), "norms (square root of the sum of squares)", view, lines, "norms");
-  chart.logBox.checked = chart.logY = true;
+  chart.logBox.checked = chart.logY = state.kept.get("norms-log") !== "0";
+  chart.logBox.addEventListener("change", () => {
+    state.kept.set("norms-log", chart.logY ? "1" : "0");
+    writeState();
+  });
+  keep("norms-kind");
+  keep("norms-filter");
   const table = () => fillTable($("norms"), ["tensor", "weights", "gradient", "update", "update / weights"],
     chosen().map(t => {
       const [w, g, u] = t.norms.map(n => n.at(-1));
@@ -250,7 +269,7 @@ function addNorms() {
   $("norms-section").hidden = !any;
   if (any) charts.push(chart);
 }
-// What the user has added: a picture, or a list of objects as a table.
+// Sections of the user (--section): a picture, or a list of objects as a table.
 function addSections() {
   for (const s of data.sections) {
     const section = element("section", null, $("sections"));
@@ -287,14 +306,19 @@ function addControls() {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 }
-// A page of a running run reloads itself, unless the reader has switched that off.
+// A page of a running run reloads itself, unless the reader has switched that off or is using it.
 function reloadWhileRunning() {
   if (!data.refresh) return;
   $("live-label").hidden = false;
   $("live").checked = state.live;
   $("live-when").textContent = `every ${data.refresh} s`;
   $("live").addEventListener("change", () => { state.live = $("live").checked; writeState(); });
-  setInterval(() => { if (state.live && !charts.some(c => c.drag)) location.reload(); }, 1000 * data.refresh);
+  let used = -Infinity;    // milliseconds
+  for (const action of ["keydown", "pointerdown", "input", "wheel"])
+    addEventListener(action, () => { used = performance.now(); }, {capture: true, passive: true});
+  const busy = () => performance.now() - used < 1000 * data.refresh || charts.some(c => c.drag) ||
+    String(getSelection()) !== "";
+  setInterval(() => { if (state.live && !busy()) location.reload(); }, 1000 * data.refresh);
 }
 
 const began = performance.now();

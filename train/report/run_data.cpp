@@ -10,13 +10,17 @@ namespace {
 typedef nlohmann::json Value;
 using nlohmann::ordered_json;
 
-constexpr size_t EXACT = 20000;              // buckets of a metric that stays exact
+constexpr size_t EXACT = 25;                 // times as many buckets for a metric that stays exact
 constexpr size_t MAX_METRICS = 200;          // in a file, so that a hostile one stays small
+constexpr size_t MANY_METRICS = 20;          // further ones get fewer buckets
 constexpr size_t MAX_TENSORS = 20000;        // with norms
 constexpr size_t NORM_VALUES = 24000;        // in a page, of all tensors together
 constexpr size_t MAX_SAMPLES = 300 << 10;    // bytes of prompts and texts
 constexpr size_t MAX_TEXT = 8 << 10;         // bytes of one
 constexpr double NORM_BUCKETS_MAX = 200, NORM_BUCKETS_MIN = 16;
+
+// The part of the page's whole that a run with this limit of buckets (page_buckets) may take.
+size_t part_of(size_t whole, size_t limit) { return whole * std::min<size_t>(limit, 800) / 800; }
 
 // The decimal of five digits that is nearest to x, of seven above 1e5; null: not finite.
 ordered_json rounded(double x) {
@@ -96,7 +100,9 @@ void Series::add(const AxisPoint& at, double value) {
 Series& RunData::series(const std::string& metric) {
     for (auto& [key, of] : metrics)
         if (key == metric) return of;
-    metrics.emplace_back(metric, Series(metric.starts_with("val_") ? EXACT : limit));
+    size_t buckets = limit;    // halved again and again, so that few lengths, and so few axes, occur
+    for (size_t n = MANY_METRICS; metrics.size() >= n && buckets > 100; n *= 2) buckets /= 2;
+    metrics.emplace_back(metric, Series(metric.starts_with("val_") ? EXACT * buckets : buckets));
     return metrics.back().second;
 }
 
@@ -111,9 +117,9 @@ Status RunData::add(const Value& row, const std::string& where) {
     if (const double x = number_of(row, "loss"); std::isfinite(x)) loss = x;
     if (const double x = number_of(row, "tokens_per_second"); std::isfinite(x)) speed = x;
     if (const double x = number_of(row, "val_loss"); x < best) best = x, best_step = last.step;
-    skipped += row.contains("skipped");
+    if (const auto x = row.find("skipped"); x != row.end()) skipped += *x == true;
     for (const auto& [key, value] : row.items()) {
-        if (!value.is_number() || key == "step") continue;
+        if (!value.is_number() || key == "step" || key == "tokens" || key == "time") continue;    // axes
         series(key).add(last, value.get<double>());
         if (metrics.size() > MAX_METRICS)
             return fail(Exit::input, "%s: expected at most %zu metrics in a file", where.c_str(), MAX_METRICS);
@@ -139,7 +145,7 @@ Status RunData::add_norms(const Value& row, const AxisPoint& at, const std::stri
             if (next == norms.size()) {
                 if (next >= MAX_TENSORS)
                     return fail(Exit::input, "%s: norms: expected at most %zu tensors", where.c_str(), MAX_TENSORS);
-                const double share = double(NORM_VALUES) / (3.0 * double(row.size()));
+                const double share = double(part_of(NORM_VALUES, limit)) / (3.0 * double(row.size()));
                 const Series empty(size_t(std::clamp(share, NORM_BUCKETS_MIN, NORM_BUCKETS_MAX)) / 2);
                 norms.push_back({tensor, {empty, empty, empty}});
             }
@@ -156,7 +162,7 @@ void RunData::add_sample(double step, const std::string& prompt, const std::stri
     auto cut = [](const std::string& s) { return s.size() <= MAX_TEXT ? s : s.substr(0, MAX_TEXT) + "..."; };
     samples.push_back({step, cut(prompt), cut(text)});
     sample_bytes += samples.back().prompt.size() + samples.back().text.size() + 32;
-    if (sample_bytes <= MAX_SAMPLES) return;
+    if (sample_bytes <= part_of(MAX_SAMPLES, limit)) return;
     bool keep = true;
     double before = samples[0].step;
     std::vector<Sample> kept;

@@ -37,20 +37,23 @@ int64_t steps_in_toml(const std::string& path) {
 }
 }    // namespace
 
+std::string end_state(const Status& end) {
+    if (end.ok()) return "finished";
+    return end.code == Exit::sigint || end.code == Exit::sigterm ? "stopped" : "failed";
+}
+
 void note_steps(int lock, int64_t steps) {
     char text[4096];
     const ssize_t bytes = lock < 0 ? 0 : pread(lock, text, sizeof text, 0);
     const void* newline = bytes > 0 ? memchr(text, '\n', size_t(bytes)) : nullptr;
     if (newline && ftruncate(lock, static_cast<const char*>(newline) + 1 - text) == 0)
         append(lock, "steps " + std::to_string(steps) + "\n");
+    // Room for how the run ends, which may be that the disk is full.
+    [[maybe_unused]] const int room = lock < 0 ? 0 : fallocate(lock, FALLOC_FL_KEEP_SIZE, 0, 1 << 13);
 }
 void note_end(int lock, int64_t step, const Status& end) {
-    const bool signal = end.code == Exit::sigint || end.code == Exit::sigterm;
     const std::string reason = end.message.substr(0, std::min<size_t>(end.message.find('\n'), 1000));
-    append(lock, (end.ok() ? "finished"
-                  : signal ? "stopped"
-                           : "failed") +
-                     std::string(" after step ") + std::to_string(step) +
+    append(lock, end_state(end) + " after step " + std::to_string(step) +
                      (end.ok() || reason.empty() ? "" : ": " + reason) + "\n");
 }
 

@@ -15,6 +15,7 @@ struct RunState {
 };
 // last: last step of metrics.jsonl. Files that are missing or damaged give unknown fields.
 RunState run_state(const std::string& run, int64_t last);
+std::string end_state(const Status& end);    // finished, stopped (by a signal) or failed
 // Write to the lock file, given by its descriptor; errors are ignored, as the run goes on without.
 // note_steps, before the first step, also removes how the run ended before it was resumed.
 void note_steps(int lock, int64_t steps);

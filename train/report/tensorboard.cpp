@@ -18,6 +18,8 @@ using nlohmann::json;
 
 constexpr const char *PREFIX = "events.out.tfevents.", *SUFFIX = ".flatgpt";
 constexpr double FLUSH_SECONDS = 5;
+constexpr int64_t LATEST = 1'000'000'000'000'000;    // seconds that a file's name may state
+constexpr int64_t LIST_STEPS = 100;                  // between steps whose lists are written
 
 struct Values {
     std::vector<EventScalar> scalars;
@@ -71,22 +73,30 @@ Status TensorBoard::open(const std::string& run) {
     std::error_code error;
     std::filesystem::create_directories(dir, error);
     name = temporary;
+    unlink(temporary.c_str());    // of a killed run
     file = fopen(temporary.c_str(), "we");
     if (!file) return fail(Exit::io, "%s: cannot be written: %s", temporary.c_str(), strerror(errno));
     const std::vector<std::filesystem::path> old = event_files(dir);
     // A name with the time, as TensorFlow's, that is later than all there are.
     auto seconds = int64_t(unix_seconds());
-    for (const auto& path : old)
-        seconds = std::max<int64_t>(seconds, atoll(path.filename().c_str() + strlen(PREFIX)) + 1);
+    for (const auto& path : old) {
+        const long long of_file = strtoll(path.filename().c_str() + strlen(PREFIX), nullptr, 10);
+        seconds = std::max(seconds, std::min<int64_t>(of_file, LATEST) + 1);
+    }
     char host[64] = "";
     gethostname(host, sizeof host - 1);
-    TRY(write(event_file_version(unix_seconds()) + event_restart(unix_seconds(), 0)));
-    TRY(read_metrics(run, [&](const json& row, const std::string&) { return add(row); }));
-    TRY(flush());
+    Status written = write(event_file_version(unix_seconds()) + event_restart(unix_seconds(), 0));
+    if (written.ok()) written = read_metrics(run, [&](const json& row, const std::string&) { return add(row); });
+    if (written.ok()) written = flush();
     const std::string final_name = dir + "/" + PREFIX + formatted("%010lld", (long long)seconds) + "." + host + "." +
                                    std::to_string(getpid()) + SUFFIX;
-    if (rename(temporary.c_str(), final_name.c_str()) != 0)
-        return fail(Exit::io, "%s: cannot be renamed: %s", temporary.c_str(), strerror(errno));
+    if (written.ok() && rename(temporary.c_str(), final_name.c_str()) != 0)
+        written =
+            fail(Exit::io, "%s: cannot be renamed to %s: %s", temporary.c_str(), final_name.c_str(), strerror(errno));
+    if (!written.ok()) {
+        unlink(temporary.c_str());
+        return written;
+    }
     name = final_name;
     for (const auto& path : old) std::filesystem::remove(path, error);
     return {};
@@ -105,13 +115,15 @@ Status TensorBoard::add(const json& row) {
     Values values;
     bool rare = false;    // validation or samples
     double time = unix_seconds();
-    int64_t step = 0;
+    const int64_t step = std::max<int64_t>(0, step_of(row));
+    // TensorBoard cannot load a tag for each layer and expert of each of many steps.
+    const bool lists = row.contains("val_loss") || step % LIST_STEPS == 0;
     for (const auto& [key, value] : row.items()) {
-        if (key == "step" && value.is_number()) step = value.get<int64_t>();
-        else if (key == "time" && value.is_number()) time = value.get<double>();
+        if (key == "step") continue;
+        if (key == "time" && value.is_number()) time = value.get<double>();
         else if (key == "norms" && value.is_object()) add_norms(value, values);
         else if (key == "samples" && value.is_array()) add_samples(value, values);
-        else add_value(key, value, values);
+        else if (lists || !value.is_array()) add_value(key, value, values);
         rare = rare || key.starts_with("val_") || key.starts_with("sample");
     }
     TRY(write(event_summary(time, step, values.scalars, values.texts)));
