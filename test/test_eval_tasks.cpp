@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "test.h"
+#include "toy_model.h"
 
 using Strings = std::vector<std::string>;
 using Golden = nlohmann::json;
@@ -372,6 +373,22 @@ TEST_CASE("eval tasks: a choice of CORE that another one begins with counts as i
     CHECK(found[0].result.items == 4);
     CHECK(found[0].result.metrics[0].value == 0.75);
     CHECK(found[0].result.metrics[1].value == 0.5);
+}
+
+TEST_CASE("eval tasks: log-likelihoods that are not finite end each task, or are null in training") {
+    Loaded l("gpt2");
+    typed<float>(l.model(), l.model().w.wpe)[0] = NAN;
+    const PreparedTask piqa = prepared(l, "piqa", {.file = GOLDEN + "piqa.jsonl", .limit = 4, .context = 64});
+    const Result<std::vector<PreparedCoreTask>> core =
+        prepare_core(l.m.tokenizer, {.file = GOLDEN + "bundle", .limit = 4, .context = 64});
+    REQUIRE(core.ok());
+    CHECK(run_task(l.model(), l.m.tokenizer, piqa, {}).status.code == Exit::diverged);
+    CHECK(run_core(l.model(), core.value, {}).status.code == Exit::diverged);
+    const RunOptions training = {.not_finite_is_nan = true};
+    CHECK(Golden::parse(ran(l, piqa, training).result.json().text())["acc"].is_null());
+    const Result<std::vector<RunResult>> found = run_core(l.model(), core.value, training);
+    REQUIRE(found.ok());
+    CHECK(std::isnan(found.value.back().result.metrics[0].value));
 }
 
 TEST_CASE("eval tasks: CORE of a bundle") {

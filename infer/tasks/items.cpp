@@ -19,6 +19,10 @@ Record record_of(Object json, const std::string& name, int64_t line) {
 }
 
 // ---- CSV ----------------------------------------------------------------------------------------
+//
+// The readers of data/documents do not serve here: they return one column, which a header names, or
+// one text field of an object, and read no text from memory. MMLU's CSV has no header, and an item
+// needs all fields.
 
 // Splits one CSV record (RFC 4180), which begins at `at`; quoted fields may have line breaks.
 Result<std::vector<std::string>> csv_fields(const std::string& text, size_t& at, int64_t& line,
@@ -93,9 +97,10 @@ Status expect_object(const Object& json, const std::string& where) {
 }
 Result<std::vector<Record>> parse_array(const std::string& text, const std::string& name) {
     std::vector<Record> records;
-    for (const Object& json : TRY(json_parse_ordered(text, name, DEPTH))) {
-        records.push_back({name + " item " + std::to_string(records.size() + 1), std::make_shared<const Object>(json)});
-        TRY(expect_object(json, records.back().where));
+    for (Object& json : TRY(json_parse_ordered(text, name, DEPTH))) {
+        const std::string where = name + " item " + std::to_string(records.size() + 1);
+        TRY(expect_object(json, where));
+        records.push_back({where, std::make_shared<const Object>(std::move(json))});
     }
     return records;
 }

@@ -5,10 +5,13 @@
 #include <cstring>
 #include <map>
 
+#include "base/console.h"
 #include "infer/decode/generate.h"
 #include "infer/jinja/value.h"
 
 namespace {
+constexpr double MOST_IN_WINDOWS = 1 << 29;    // tokens, 2 GiB
+
 Status at(const Item& item, const Task& task, const Status& s) {
     return {s.code, item.record.where + ": " + task.name + ": " + s.message};
 }
@@ -102,10 +105,11 @@ std::vector<double> values_of(const PreparedTask& t, size_t i, const Likelihood*
 // `items`: indices of those to run.
 Result<ItemValues> run_likelihoods(Model& model, const PreparedTask& t, const std::vector<size_t>& items,
                                    const RunOptions& options, std::vector<Json>* samples) {
-    std::vector<LikelihoodRequest> requests;
-    for (size_t i : items)
-        requests.insert(requests.end(), t.requests.begin() + ptrdiff_t(t.firsts[i]),
-                        t.requests.begin() + ptrdiff_t(t.firsts[i + 1]));
+    std::vector<LikelihoodRequest> own;
+    for (size_t i : options.coordinator ? items : std::vector<size_t>{})
+        own.insert(own.end(), t.requests.begin() + ptrdiff_t(t.firsts[i]),
+                   t.requests.begin() + ptrdiff_t(t.firsts[i + 1]));
+    const std::vector<LikelihoodRequest>& requests = options.coordinator ? own : t.requests;
     const bool ranked = t.task->kind == TaskKind::completion || samples;
     const std::vector<Likelihood> found = TRY(likelihoods(model, requests, {options.groups, ranked, options.progress}));
     ItemValues values;
@@ -204,6 +208,7 @@ Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, 
     if (!o.shots_file.empty()) pool = TRY(read_items(task, o.shots_file));
     t.items = first_items(all, o.limit);
     t.prefixes = TRY(task_prefixes(task, t.items, o.shots_file.empty() ? all : pool, o.shots_file.empty(), t.shots));
+    double in_windows = 0;    // tokens of all windows
     for (size_t i = 0; i < t.items.size(); i++) {
         if (task.kind == TaskKind::generation) {
             std::vector<int> ids = encode_context(tokenizer, t.prefixes[i] + t.items[i].prompts[0]);
@@ -217,9 +222,17 @@ Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, 
         }
         if (task.kind == TaskKind::rolling) {
             const int stride = o.stride > 0 ? std::min(o.stride, o.context) : o.context;
+            const std::vector<int> text = encode_context(tokenizer, t.items[i].answers[0]);
+            in_windows += double(text.size()) / stride * o.context;
+            if (stride < o.context && in_windows > MOST_IN_WINDOWS)
+                return fail(
+                    Exit::usage,
+                    "--stride %d: %s: windows of %d tokens each hold %s tokens up to here, expected at most %s; "
+                    "a larger --stride, a smaller --seq-len, or a part of the texts",
+                    stride, t.items[i].record.where.c_str(), o.context, human_count(in_windows).c_str(),
+                    human_count(MOST_IN_WINDOWS).c_str());
             for (LikelihoodRequest& r :
-                 rolling_windows(encode_context(tokenizer, t.items[i].answers[0]), prefix_token(tokenizer), o.context,
-                                 stride, int64_t(t.requests.size())))
+                 rolling_windows(text, prefix_token(tokenizer), o.context, stride, int64_t(t.requests.size())))
                 t.requests.push_back(std::move(r));
             t.firsts.push_back(t.requests.size());
             continue;
