@@ -536,6 +536,13 @@ TEST_CASE("eval tasks: the command") {
     }
     CHECK(n == 40);
     run({"--task", "piqa", "--file", piqa, "--limit", "5"}, 0, "acc_norm");
+    for (const Golden& golden : read_json("gpt2.json")) {    // by the command's own sizes and layout of weights
+        if (golden["task"] != "piqa") continue;
+        const Golden all = Golden::parse(
+            run({"--task", "piqa", "--file", piqa, "--limit", "100", "--device", "cpu", "--json"}, 0).out);
+        CHECK(all["piqa"]["acc"] == golden["metrics"]["acc"]);
+        CHECK(all["piqa"]["acc_norm"] == golden["metrics"]["acc_norm"]);
+    }
     const std::string text = dir + "/text.txt";
     write_file(text, "The river and the stone.\nA second line.\n");
     CHECK(Golden::parse(run({"--task", "perplexity", "--file", text, "--json"}, 0).out)["perplexity"]["items"] == 1);

@@ -21,9 +21,9 @@ Status check_names(const std::vector<std::string>& names, const char* flag);
 Status check_tasks(const TaskFlags& o);
 // Sizes of a model that runs tasks.
 Capacity task_capacity(const Config& c, bool gpu, int context);
-// Reads all files, runs the tasks, and prints each one's results when it has ended; JSON at the end,
-// also of the tasks before one that fails. Exit 3: names file, line and field; 4: --samples cannot be
-// written.
+// Reads all files, runs the tasks, and prints each one's results when it has ended; JSON at the
+// end, also of the tasks before one that fails. Exit 3: names file, line and field; 4: --samples
+// cannot be written.
 Status eval_tasks(LoadedModel& m, const TaskFlags& o);
 // A task of task.h, or the bundle of CORE, whose files have been read.
 struct PreparedEvaluation {
@@ -31,7 +31,8 @@ struct PreparedEvaluation {
     PreparedTask task = {};
     std::vector<PreparedCoreTask> core = {};    // CORE_NAME: instead of `task`
 };
-// Reads names' files, one for each; options.file has no effect. Exit 2, 3: as prepare_task, prepare_core.
+// Reads names' files, one for each; options.file has no effect. Exit 2, 3: as prepare_task and
+// prepare_core.
 Result<std::vector<PreparedEvaluation>> prepare_evaluations(const std::vector<std::string>& names,
                                                             const std::vector<std::string>& files,
                                                             const Tokenizer& tokenizer, TaskOptions options);

@@ -38,8 +38,8 @@ struct TaskResult {
     std::vector<TaskResult> parts = {};    // one for each Item::pool, if there are several
     Json json() const;                     // {"acc": ..., "acc_stderr": ..., "items": ..., "shots": ...}
 };
-// Exit 2, 3: as task_prefixes, read_items and encode_request; names the item. shots has no effect on
-// a task with examples of its own.
+// Exit 2, 3: as task_prefixes, read_items and encode_request; names the item. shots has no effect
+// on a task with examples of its own.
 Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, const TaskOptions& options);
 struct RunOptions {
     int groups = 0;       // items at a time; 0: as many as fit a pass
@@ -60,8 +60,9 @@ Status not_finite(const std::string& where, double logprob);
 
 // ---- metrics.cpp --------------------------------------------------------------------------------
 
-// A mean and its standard error, from the sample's variance (n - 1). `pools`, by value: with several
-// of them the variance is the pooled one within each, as lm-evaluation-harness computes a group's.
+// A mean and its standard error, from the sample's variance (n - 1). `pools`, by value: with
+// several of them the variance is the pooled one within each, as lm-evaluation-harness computes a
+// group's.
 MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
                          const std::vector<std::string>& pools = {});
 // A task's metrics from its items' numbers, which Task::kind and Task::metrics define: a number for
