@@ -59,18 +59,18 @@ Status check_stdin(const TaskFlags& o) {
 // Refuses options that no task heeds, and notes the tasks that do not heed --shots.
 Status check_heeded(const TaskFlags& o) {
     const std::vector<const Task*> all = TRY(tasks_of(o.tasks));
-    std::string deaf = std::count(o.tasks.begin(), o.tasks.end(), CORE_NAME) ? CORE_NAME : "";
-    bool heeded = false, rolls = false;
+    std::string without = std::count(o.tasks.begin(), o.tasks.end(), CORE_NAME) ? CORE_NAME : "";
+    bool heeded = false, windows = false;
     for (const Task* t : all) {
-        if (t->own_examples) deaf += (deaf.empty() ? "" : ", ") + std::string(t->name);
+        if (t->own_examples) without += (without.empty() ? "" : ", ") + std::string(t->name);
         heeded |= !t->own_examples;
-        rolls |= t->kind == TaskKind::rolling;
+        windows |= t->kind == TaskKind::rolling;
     }
     if (o.shots > 0 && !heeded)
-        return fail(Exit::usage, "--shots %d: %s takes no examples; leave --shots out", o.shots, deaf.c_str());
-    if (o.shots > 0 && !deaf.empty())
-        Progress().note("note: --shots does not apply to " + deaf + ": examples of their own, or none");
-    if (o.stride > 0 && !rolls)
+        return fail(Exit::usage, "--shots %d: %s takes no examples; leave --shots out", o.shots, without.c_str());
+    if (o.shots > 0 && !without.empty())
+        Progress().note("note: --shots does not apply to " + without + ": examples of their own, or none");
+    if (o.stride > 0 && !windows)
         return fail(Exit::usage, "--stride %d: of these tasks none reads texts in windows; wikitext and perplexity do",
                     o.stride);
     return {};

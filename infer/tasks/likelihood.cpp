@@ -61,7 +61,7 @@ class Scorer {
     const LikelihoodOptions& options;
     std::vector<Likelihood> results;
     KvCache cache;
-    size_t most_pages = 0;    // of a batch with several groups
+    size_t most_pages = 0;    // limit of a batch with several groups
     int64_t done = 0;
 };
 
