@@ -291,6 +291,18 @@ TEST_CASE("eval tasks: numbers in answers to GSM8K") {
     CHECK(!numbers_match("[invalid]", "#### 5"));
 }
 
+TEST_CASE("eval tasks: an answer to GSM8K counts where it is the file's") {
+    Loaded l("gpt2");    // a random model, which writes no number: its answer is [invalid]
+    const std::string path = temporary_directory() + "/g.jsonl";
+    std::string text;
+    for (const char* answer : {"#### 7", "[invalid]", "#### 8", "#### 9"})
+        text += Golden({{"question", "How many?"}, {"answer", answer}}).dump() + "\n";
+    write_file(path, text);
+    const RunResult r = ran(l, prepared(l, "gsm8k", {.file = path, .shots = 0, .context = l.model().c.T}));
+    REQUIRE(r.result.metrics.size() == 2);
+    CHECK(r.result.metrics[0].value == 0.25);
+}
+
 TEST_CASE("eval tasks: windows score each token of a text once, after as much context as the stride leaves") {
     std::vector<int> text(100);
     for (int i = 0; i < 100; i++) text[size_t(i)] = i + 1;
