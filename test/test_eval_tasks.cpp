@@ -587,4 +587,10 @@ TEST_CASE("eval tasks: the command") {
     run({"--task", "piqa", "--file", piqa, "--text", text}, 2);
     run({"--task", "piqa", "--file", "-"}, 3, "stdin");
     run({"--task", "core", "--file", dir}, 3, "core.yaml");
+    for (const char* flag : {"--file", "--shots-file"}) {    // before the model, which is missing, too
+        const std::string none = dir + "/none.jsonl", file = flag == std::string("--file") ? none : piqa;
+        const ProcessResult found = run_flatgpt({"eval", dir, "--task", "piqa", "--file", file, "--shots-file", none});
+        CHECK(found.exit_code == 3);
+        CHECK(contains(found.err, "none.jsonl"));
+    }
 }

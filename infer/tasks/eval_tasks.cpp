@@ -6,6 +6,7 @@
 #include "base/countdown.h"
 #include "base/file.h"
 #include "base/table.h"
+#include "data/loader.h"
 
 namespace {
 // Rows of a table on standard output, printed as soon as there is a result.
@@ -55,6 +56,14 @@ Status check_stdin(const TaskFlags& o) {
                     readers);
     if (readers) note_typed_input();
     return {};
+}
+// A large model takes minutes to load: a file that is not there is named before.
+Status check_found(const TaskFlags& o) {
+    for (size_t i = 0; i < o.tasks.size(); i++) {
+        if (o.tasks[i] == CORE_NAME) TRY(read_core(o.files[i]).status);
+        else if (o.files[i] != "-") TRY(shard_glob(o.files[i]).status);
+    }
+    return o.shots_file.empty() || o.shots_file == "-" ? Status{} : shard_glob(o.shots_file).status;
 }
 // Refuses options that no task heeds, and notes the tasks that do not heed --shots.
 Status check_heeded(const TaskFlags& o) {
@@ -142,6 +151,7 @@ Status check_tasks(const TaskFlags& o) {
     if (!o.shots_file.empty() && o.tasks.size() > 1)
         return fail(Exit::usage, "--shots-file: its examples are of one task, found %zu", o.tasks.size());
     TRY(check_heeded(o));
+    TRY(check_found(o));
     TRY(check_stdin(o));
     return o.samples.empty() ? Status{} : check_writable(o.samples, "--samples");
 }

@@ -17,7 +17,7 @@ struct TaskFlags {
 FlagGroup task_flags(TaskFlags& o);
 // Checks that names are those of different tasks. `flag`: for the message. Exit 2.
 Status check_names(const std::vector<std::string>& names, const char* flag);
-// Checks names, files and options before a model is loaded. Exit 2.
+// Checks names, files and options before a model is loaded. Exit 2; 3: a file is missing.
 Status check_tasks(const TaskFlags& o);
 // Sizes of a model that runs tasks.
 Capacity task_capacity(const Config& c, bool gpu, int context);
