@@ -501,8 +501,9 @@ Command eval_command() {
                    "--documents",
            .needs = {"--data"},
            .excludes = {NEEDLE}},
-          {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
-          {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
+          {"--batch", &o->batch, "sequences per forward pass; with --task most items at a time, if given", 1, 65536},
+          {"--seq-len", &o->seq_len,
+           "tokens per sequence; 0: the model's context, at most 2048; with --task all of the context", 0, 1 << 20},
           {.name = "--eval-tokens",
            .to = &o->eval_tokens,
            .help = "tokens to evaluate, spread evenly over the shards; "

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "test.h"
+#include "toy_model.h"
 
 using Strings = std::vector<std::string>;
 using Golden = nlohmann::json;
@@ -237,6 +238,45 @@ TEST_CASE("eval tasks: Python's random numbers, samples and shuffles") {
     CHECK(deck == std::vector<int>{0, 3, 7, 2, 1, 6, 4, 5, 8, 9});
 }
 
+TEST_CASE("eval tasks: the standard error of a mean, and that of a mean over subjects") {
+    CHECK(mean_metric("acc", {0, 1, 1, 0}).stderr_of_mean == doctest::Approx(std::sqrt(1.0 / 3) / 2).epsilon(1e-12));
+    CHECK(std::isnan(mean_metric("acc", {1}).stderr_of_mean));
+    // Variances within the subjects: 1/3 of three values, 1/4 of four (n - 1).
+    const MetricResult m = mean_metric("acc", {0, 1, 1, 1, 1, 0, 1}, {"a", "b", "a", "a", "b", "b", "b"});
+    CHECK(m.value == doctest::Approx(5.0 / 7).epsilon(1e-12));
+    CHECK(m.stderr_of_mean == doctest::Approx(std::sqrt((2.0 / 3 + 3.0 / 4) / 5 / 7)).epsilon(1e-12));
+}
+
+TEST_CASE("eval tasks: MMLU's limit and figures are by subject") {
+    Loaded l("gpt2");
+    std::string text;
+    for (int i = 0; i < 6; i++)
+        text += Golden({{"question", "Q" + std::to_string(i)},
+                        {"choices", {"a", "b", "c", "d"}},
+                        {"answer", i % 4},
+                        {"subject", i < 3 ? "virology" : "law"}})
+                    .dump() +
+                "\n";
+    const std::string path = temporary_directory() + "/m.jsonl";
+    write_file(path, text);
+    const PreparedTask t = prepared(l, "mmlu", {.file = path, .limit = 2, .context = l.model().c.T});
+    REQUIRE(t.items.size() == 4);
+    CHECK(contains(t.items[2].prompts[0], "Q3"));
+    const Golden found = Golden::parse(ran(l, t).result.json().text());
+    CHECK(found["subjects"]["law"]["items"] == 2);
+    CHECK(found["subjects"]["virology"]["acc"].get<double>() + found["subjects"]["law"]["acc"].get<double>() ==
+          doctest::Approx(2 * found["acc"].get<double>()));
+}
+
+TEST_CASE("eval tasks: a text of any length is one item; its page as lm-evaluation-harness cleans it") {
+    const std::string path = temporary_directory() + "/book.txt";
+    write_file(path, std::string(17 << 20, 'x') + "\n");
+    const std::vector<Item> found = items("perplexity", path);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].answers[0].size() == (17u << 20) + 1);
+    CHECK(task_of("wikitext").clean("a /' 5/ b s 't") == "a /'[0-9]/ b s't");
+}
+
 TEST_CASE("eval tasks: numbers in answers to GSM8K") {
     CHECK(strict_number("so 3\n#### -1,234.5 apples") == "-1,234.5");
     CHECK(strict_number("#### x #### 7") == "7");
@@ -249,6 +289,18 @@ TEST_CASE("eval tasks: numbers in answers to GSM8K") {
     CHECK(numbers_match("5.\n", "#### 5\n"));
     CHECK(!numbers_match("5.0", "#### 5"));
     CHECK(!numbers_match("[invalid]", "#### 5"));
+}
+
+TEST_CASE("eval tasks: an answer to GSM8K counts where it is the file's") {
+    Loaded l("gpt2");    // a random model, which writes no number: its answer is [invalid]
+    const std::string path = temporary_directory() + "/g.jsonl";
+    std::string text;
+    for (const char* answer : {"#### 7", "[invalid]", "#### 8", "#### 9"})
+        text += Golden({{"question", "How many?"}, {"answer", answer}}).dump() + "\n";
+    write_file(path, text);
+    const RunResult r = ran(l, prepared(l, "gsm8k", {.file = path, .shots = 0, .context = l.model().c.T}));
+    REQUIRE(r.result.metrics.size() == 2);
+    CHECK(r.result.metrics[0].value == 0.25);
 }
 
 TEST_CASE("eval tasks: windows score each token of a text once, after as much context as the stride leaves") {
@@ -273,7 +325,7 @@ TEST_CASE("eval tasks: windows score each token of a text once, after as much co
     CHECK(count_words("") == 1);
 }
 
-TEST_CASE("eval tasks: perplexity with a stride is lower than, or equal to, that of windows apart") {
+TEST_CASE("eval tasks: a window's score is the sum over its tokens, each after what the window has before it") {
     Loaded l("gpt2");
     const std::string file = GOLDEN + "wikitext.jsonl";
     auto windows = [&](int stride) {
@@ -295,22 +347,75 @@ TEST_CASE("eval tasks: perplexity with a stride is lower than, or equal to, that
     }
 }
 
+namespace {
+std::vector<RunResult> core_of(Loaded& l, const std::string& bundle) {
+    const Result<std::vector<PreparedCoreTask>> tasks =
+        prepare_core(l.m.tokenizer, {.file = bundle, .context = l.model().c.T});
+    REQUIRE_MESSAGE(tasks.ok(), tasks.status.message);
+    Result<std::vector<RunResult>> found = run_core(l.model(), tasks.value, {});
+    REQUIRE_MESSAGE(found.ok(), found.status.message);
+    return found.take();
+}
+// A bundle of one task without examples.
+std::string bundle_of(const std::string& items) {
+    const std::string dir = temporary_directory();
+    std::filesystem::create_directories(dir + "/eval_data");
+    write_file(dir + "/core.yaml",
+               "icl_tasks:\n- label: one\n  dataset_uri: x.jsonl\n  num_fewshot: [0]\n"
+               "  icl_task_type: multiple_choice\n");
+    write_file(dir + "/eval_meta_data.csv", "Eval Task,Random baseline\none,50\n");
+    write_file(dir + "/eval_data/x.jsonl", items);
+    return dir;
+}
+}    // namespace
+
+TEST_CASE("eval tasks: a choice of CORE that another one begins with counts as in nanochat") {
+    Loaded l("gpt2");
+    auto item = [](bool short_first, int gold) {
+        const char *a = "cut it", *b = "cut it with a knife";
+        return Golden({{"query", "To eat bread,"},
+                       {"gold", gold},
+                       {"choices", {short_first ? a : b, short_first ? b : a}}})
+                   .dump() +
+               "\n";
+    };
+    // The mean of no losses is not a number: Python's min takes it only if it is the first.
+    const std::string items = item(true, 0) + item(true, 0) + item(false, 0) + item(true, 1);
+    const std::vector<RunResult> found = core_of(l, bundle_of(items));
+    CHECK(found[0].result.items == 4);
+    CHECK(found[0].result.metrics[0].value == 0.75);
+    CHECK(found[0].result.metrics[1].value == 0.5);
+}
+
+TEST_CASE("eval tasks: log-likelihoods that are not finite end each task, or are null in training") {
+    Loaded l("gpt2");
+    typed<float>(l.model(), l.model().w.wpe)[0] = NAN;
+    const PreparedTask piqa = prepared(l, "piqa", {.file = GOLDEN + "piqa.jsonl", .limit = 4, .context = 64});
+    const Result<std::vector<PreparedCoreTask>> core =
+        prepare_core(l.m.tokenizer, {.file = GOLDEN + "bundle", .limit = 4, .context = 64});
+    REQUIRE(core.ok());
+    CHECK(run_task(l.model(), l.m.tokenizer, piqa, {}).status.code == Exit::diverged);
+    CHECK(run_core(l.model(), core.value, {}).status.code == Exit::diverged);
+    const RunOptions training = {.not_finite_is_nan = true};
+    CHECK(Golden::parse(ran(l, piqa, training).result.json().text())["acc"].is_null());
+    const Result<std::vector<RunResult>> found = run_core(l.model(), core.value, training);
+    REQUIRE(found.ok());
+    CHECK(std::isnan(found.value.back().result.metrics[0].value));
+}
+
 TEST_CASE("eval tasks: CORE of a bundle") {
     const Golden golden = read_json("core.json");
     for (const char* name : {"gpt2", "llama"}) {
         Loaded l(name);
-        const Result<std::vector<RunResult>> found =
-            run_core(l.model(), l.m.tokenizer, {.file = GOLDEN + "bundle/", .context = l.model().c.T}, {});
-        REQUIRE_MESSAGE(found.ok(), found.status.message);
-        REQUIRE(found.value.size() == 4);
+        const std::vector<RunResult> found = core_of(l, GOLDEN + "bundle/");
+        REQUIRE(found.size() == 4);
         for (const char* task : {"choice", "schema", "language"}) {
-            const TaskResult& r = found.value[size_t(task[0] == 's' ? 1 : task[0] == 'l' ? 2 : 0)].result;
+            const TaskResult& r = found[size_t(task[0] == 's' ? 1 : task[0] == 'l' ? 2 : 0)].result;
             CHECK(r.task == std::string("core/") + task);
             CHECK(r.metrics[0].value == golden[name][task]["acc"].get<double>());
             CHECK(r.metrics[1].value == doctest::Approx(golden[name][task]["centred"].get<double>()).epsilon(1e-12));
         }
-        CHECK(found.value[3].result.metrics[0].value ==
-              doctest::Approx(golden[name]["core"].get<double>()).epsilon(1e-12));
+        CHECK(found[3].result.metrics[0].value == doctest::Approx(golden[name]["core"].get<double>()).epsilon(1e-12));
     }
     CHECK(centred(0.25, 25) == 0);
     CHECK(centred(1, 25) == 1);
@@ -358,6 +463,8 @@ TEST_CASE("eval tasks: damaged files are refused by file, line and field") {
     refused("piqa", R"({"goal":"a","sol1":"b","sol2":"c","label":2})", {"\"label\"", "from 0 to 1, found 2"});
     refused("piqa", R"({"goal":"a","sol1":"b","sol2":"c","label":-1})", {"found -1"});
     refused("piqa", R"({"goal":"a","sol1":"b","sol2":"c","label":""})", {"\"label\""});
+    refused("boolq", R"({"passage":"p","question":"q","answer":"maybe"})", {"\"answer\"", "found maybe"});
+    refused("wikitext", R"({"text":"x"})", {"\"page\"", "item of task perplexity"});
     refused("winogrande", R"({"sentence":"no blank","option1":"b","option2":"c","answer":"1"})", {"\"sentence\""});
     refused("winogrande", R"({"sentence":"a _ b","option1":"b","option2":"c","answer":"0"})", {"from 1 to 2, found 0"});
     refused("arc_easy", R"({"question":"q","choices":{"text":["a","b"],"label":["A","B"]},"answerKey":"C"})",
@@ -441,10 +548,35 @@ TEST_CASE("eval tasks: the command") {
     }
     CHECK(n == 40);
     run({"--task", "piqa", "--file", piqa, "--limit", "5"}, 0, "acc_norm");
+    for (const Golden& golden : read_json("gpt2.json")) {    // by the command's own sizes and layout of weights
+        if (golden["task"] != "piqa") continue;
+        const Golden all = Golden::parse(
+            run({"--task", "piqa", "--file", piqa, "--limit", "100", "--device", "cpu", "--json"}, 0).out);
+        CHECK(all["piqa"]["acc"] == golden["metrics"]["acc"]);
+        CHECK(all["piqa"]["acc_norm"] == golden["metrics"]["acc_norm"]);
+    }
     const std::string text = dir + "/text.txt";
     write_file(text, "The river and the stone.\nA second line.\n");
     CHECK(Golden::parse(run({"--task", "perplexity", "--file", text, "--json"}, 0).out)["perplexity"]["items"] == 1);
+    std::string words;
+    for (int i = 0; i < 60; i++) words += "The river and the stone of number " + std::to_string(i * i) + ".\n";
+    write_file(text, words);
+    auto bits = [&](Strings more) {
+        Strings args = {"--task", "perplexity", "--file", text, "--seq-len", "64", "--json"};
+        args.insert(args.end(), more.begin(), more.end());
+        return Golden::parse(run(args, 0).out)["perplexity"]["bits_per_byte"].get<double>();
+    };
+    CHECK(bits({"--stride", "8"}) != bits({}));
+    run({"--task", "piqa", "--file", piqa, "--stride", "8"}, 2, "--stride 8");
     run({"--task", "core", "--file", GOLDEN + "bundle", "--limit", "8"}, 0, "core/schema");
+    run({"--task", "core", "--file", GOLDEN + "bundle", "--limit", "2"}, 2, "--limit 2: task choice");
+    const std::string truthful = GOLDEN + "truthfulqa.jsonl";
+    run({"--task", "truthfulqa_mc", "--file", "-"}, 2, "standard input");
+    run({"--task", "truthfulqa_mc", "--file", truthful, "--task", "truthfulqa_mc1", "--file", truthful}, 2, "twice");
+    run({"--task", "piqa", "--file", piqa, "--task", "truthfulqa_mc1", "--file", truthful, "--limit", "3", "--shots",
+         "1"},
+        0, "does not apply to truthfulqa_mc1");
+    CHECK(run({"--task", "piqa", "--file", piqa, "--task", "hellaswag", "--file", piqa}, 3, "line 1").out.empty());
     run({"--task", "hellaswag", "--file", piqa}, 3, "piqa.jsonl line 1");
     run({"--task", "piqa", "--task", "arc_easy", "--file", piqa}, 2, "2 tasks and 1 file");
     run({"--task", "nothing", "--file", piqa}, 2, "hellaswag");
@@ -455,4 +587,10 @@ TEST_CASE("eval tasks: the command") {
     run({"--task", "piqa", "--file", piqa, "--text", text}, 2);
     run({"--task", "piqa", "--file", "-"}, 3, "stdin");
     run({"--task", "core", "--file", dir}, 3, "core.yaml");
+    for (const char* flag : {"--file", "--shots-file"}) {    // before the model, which is missing, too
+        const std::string none = dir + "/none.jsonl", file = flag == std::string("--file") ? none : piqa;
+        const ProcessResult found = run_flatgpt({"eval", dir, "--task", "piqa", "--file", file, "--shots-file", none});
+        CHECK(found.exit_code == 3);
+        CHECK(contains(found.err, "none.jsonl"));
+    }
 }

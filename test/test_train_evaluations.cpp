@@ -81,7 +81,16 @@ TEST_CASE("train evaluations: without --val; wrong files end the run before its 
     refused("boolqs=x", 2, "boolq");
     refused("boolq=" + toy.dir + "/none.jsonl", 3, "none.jsonl");
     refused("core=" + toy.dir, 3, "core.yaml");
+    refused(toy.tasks + "," + toy.tasks, 2, "given twice");
+    refused("boolq=-", 2, "standard input");
     must(toy.args("b", {"--steps", "2", "--eval-limit", "3"}), 2, "--eval-tasks");
+    // Items of a bundle are read before the first step, too.
+    const std::string bundle = fs::absolute("test/golden/eval/bundle").string();
+    must(toy.args("b", {"--steps", "2", "--eval-tasks", "core=" + bundle, "--eval-limit", "2"}), 2, "--eval-limit 2");
+    const fs::path copy = toy.dir + "/bundle";
+    fs::copy(bundle, copy, fs::copy_options::recursive);
+    write_file((copy / "eval_data/some/language.jsonl").string(), "{\"context\": \"a\"}\n");
+    refused("core=" + copy.string(), 3, "language.jsonl line 1");
 }
 
 TEST_CASE("train evaluations: ranks split the items and agree") {

@@ -446,7 +446,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .needs = {"--val, --chat-val, --prefer-val or --prompts-val"}},
              {.name = "--eval-limit",
               .to = &o.eval_limit,
-              .help = "only the first items of each of --eval-tasks; 0: all",
+              .help = "only the first items of each of --eval-tasks, in mmlu of each subject; 0: all",
               .min = 0,
               .max = 1e12,
               .needs = {"--eval-tasks"}},

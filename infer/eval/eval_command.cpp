@@ -146,7 +146,7 @@ Status eval_tasks(const EvalOptions& o) {
         const int longest = longest_context(o.model_options, c);
         return o.seq_len ? std::min(longest, o.seq_len) : longest;
     };
-    TRY(load_model(m, o.model_options, o.device, false,
+    TRY(load_model(m, o.model_options, o.device, true,
                    [&](const Config& c, bool gpu) { return task_capacity(c, gpu, context(c)); }));
     TRY(check_length(o.model_options, m.model->c, o.seq_len));
     flags.context = context(m.model->c);

@@ -182,7 +182,7 @@ Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const
                                                      size_t index, const Tokenizer& tokenizer, int context) {
     std::string examples;
     if (task.shots >= int(records.size()))
-        return fail(Exit::input, "%s: core: %s has %d examples before each item, found %zu items",
+        return fail(Exit::input, "%s: core: %s has %d examples before each item, so it needs more items, found %zu",
                     records[index].where.c_str(), task.label.c_str(), task.shots, records.size());
     // The drawn numbers count the other items.
     for (int other : PythonRandom(uint32_t(1234 + index)).sample(int(records.size()) - 1, task.shots)) {
@@ -210,9 +210,9 @@ Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const
         const int over = std::max(0, int(r.tokens.size()) - context);
         r.tokens.erase(r.tokens.begin(), r.tokens.begin() + over);
         r.from = std::max(1, r.from - over);
-        if (r.from < int(r.tokens.size())) continue;
-        return fail(Exit::input, "%s: core: %s: a choice has no tokens of its own", records[index].where.c_str(),
-                    task.label.c_str());
+        if (r.from < int(r.tokens.size()) || task.kind != Kind::language_modeling) continue;
+        return fail(Exit::input, "%s: core: %s: expected a continuation of at least one token, found none",
+                    records[index].where.c_str(), task.label.c_str());
     }
     return all;
 }
@@ -226,53 +226,90 @@ Result<std::vector<CoreTask>> read_core(const std::string& directory) {
 }
 
 namespace {
-Result<RunResult> run_core_task(Model& model, const Tokenizer& tokenizer, const CoreTask& task,
-                                std::vector<Record> records, const TaskOptions& o, const RunOptions& run) {
+Result<PreparedCoreTask> prepare_core_task(const CoreTask& task, std::vector<Record> records,
+                                           const Tokenizer& tokenizer, const TaskOptions& o) {
+    PreparedCoreTask t{.task = task};
     PythonRandom(1337).shuffle(records);
-    if (o.limit > 0 && o.limit < int64_t(records.size())) records.resize(size_t(o.limit));
-    std::vector<LikelihoodRequest> requests;
-    std::vector<size_t> firsts = {0};
-    for (size_t i = 0; i < records.size(); i++) {
-        for (LikelihoodRequest& r : TRY(core_requests(task, records, i, tokenizer, o.context)))
-            requests.push_back(std::move(r));
-        firsts.push_back(requests.size());
+    if (o.limit > 0 && o.limit < int64_t(records.size())) {
+        if (o.limit <= task.shots)
+            return fail(Exit::usage,
+                        "%s %lld: task %s of core draws %d examples from the other items, so it needs %d items; a "
+                        "larger %s, or 0",
+                        o.limit_flag, (long long)o.limit, task.label.c_str(), task.shots, task.shots + 1, o.limit_flag);
+        records.resize(size_t(o.limit));
     }
+    for (size_t i = 0; i < records.size(); i++) {
+        t.choices.emplace_back();
+        for (LikelihoodRequest& r : TRY(core_requests(task, records, i, tokenizer, o.context))) {
+            const bool scored = r.from < int(r.tokens.size());
+            t.choices.back().push_back(scored ? int64_t(t.requests.size()) : -1);
+            if (scored) t.requests.push_back(std::move(r));
+        }
+        t.golds.push_back(TRY(core_item(task.kind, records[i])).gold);
+        t.where.push_back(records[i].where);
+    }
+    return t;
+}
+// The first choice has the largest mean unless a later one's is larger. NaN, the mean of no tokens,
+// is neither: Python's min over the losses, which nanochat takes, treats them likewise.
+size_t best_choice(const std::vector<double>& means) {
+    size_t best = 0;
+    for (size_t i = 1; i < means.size(); i++)
+        if (means[i] > means[best]) best = i;
+    return best;
+}
+Result<RunResult> run_core_task(Model& model, const PreparedCoreTask& t, const RunOptions& run) {
+    const CoreTask& task = t.task;
     const bool greedy = task.kind == Kind::language_modeling;
-    const std::vector<Likelihood> found = TRY(likelihoods(model, requests, {run.groups, greedy, run.progress}));
+    const std::vector<Likelihood> found = TRY(likelihoods(model, t.requests, {run.groups, greedy, run.progress}));
     RunResult r;
     std::vector<double> right;
-    for (size_t i = 0; i < records.size(); i++) {
+    for (size_t i = 0; i < t.choices.size(); i++) {
         std::vector<double> means;
-        for (size_t k = firsts[i]; k < firsts[i + 1]; k++)
-            means.push_back(found[k].logprob / double(requests[k].tokens.size() - size_t(requests[k].from)));
-        const size_t best = size_t(std::max_element(means.begin(), means.end()) - means.begin());
-        right.push_back(greedy ? found[firsts[i]].greedy : best == TRY(core_item(task.kind, records[i])).gold);
+        bool finite = true;
+        for (const int64_t k : t.choices[i]) {
+            means.push_back(NAN);
+            if (k < 0) continue;
+            const LikelihoodRequest& request = t.requests[size_t(k)];
+            const double logprob = found[size_t(k)].logprob;
+            means.back() = logprob / double(request.tokens.size() - size_t(request.from));
+            finite &= std::isfinite(logprob);
+            if (!finite && !run.not_finite_is_nan) return not_finite(t.where[i], logprob);
+        }
+        const bool is_right = greedy ? found[size_t(t.choices[i][0])].greedy : best_choice(means) == t.golds[i];
+        right.push_back(finite ? double(is_right) : NAN);
         if (run.each)
-            r.samples.push_back(Json::object("task", "core/" + task.label, "item", int64_t(i), "where",
-                                             records[i].where, "logprobs_by_token", Json::list(means), "acc",
-                                             right.back()));
+            r.samples.push_back(Json::object("task", "core/" + task.label, "item", int64_t(i), "where", t.where[i],
+                                             "logprobs_by_token", Json::list(means), "acc", right.back()));
     }
     const MetricResult acc = mean_metric("acc", right);
     const double scale = 1 / (1 - 0.01 * task.random);
     r.result = {"core/" + task.label,
-                int64_t(records.size()),
+                int64_t(t.choices.size()),
                 task.shots,
                 {acc, {"centred", centred(acc.value, task.random), acc.stderr_of_mean * scale}}};
     return r;
 }
 }    // namespace
 
-Result<std::vector<RunResult>> run_core(Model& model, const Tokenizer& tokenizer, const TaskOptions& o,
+Result<std::vector<PreparedCoreTask>> prepare_core(const Tokenizer& tokenizer, const TaskOptions& o) {
+    std::vector<PreparedCoreTask> prepared;
+    for (const CoreTask& task : TRY(read_core(o.file))) {
+        const std::string path = without_slashes(o.file) + "/eval_data/" + task.uri;
+        std::vector<Record> records = TRY(read_records(path, {}));
+        if (records.empty()) return fail(Exit::input, "%s: expected items, found none", path.c_str());
+        prepared.push_back(TRY(prepare_core_task(task, std::move(records), tokenizer, o)));
+    }
+    return prepared;
+}
+Result<std::vector<RunResult>> run_core(Model& model, const std::vector<PreparedCoreTask>& tasks,
                                         const RunOptions& run) {
-    if (o.shots >= 0) return fail(Exit::usage, "--shots: core.yaml has each task's number of examples");
-    const std::vector<CoreTask> list = TRY(read_core(o.file));
     std::vector<RunResult> results;
     double sum = 0;
-    for (const CoreTask& task : list) {
-        const std::string path = without_slashes(o.file) + "/eval_data/" + task.uri;
-        results.push_back(TRY(run_core_task(model, tokenizer, task, TRY(read_records(path, {})), o, run)));
+    for (const PreparedCoreTask& task : tasks) {
+        results.push_back(TRY(run_core_task(model, task, run)));
         sum += results.back().result.metrics[1].value;
     }
-    results.push_back({{CORE_NAME, int64_t(list.size()), 0, {{"core", sum / double(list.size()), NAN}}}, {}});
+    results.push_back({{CORE_NAME, int64_t(tasks.size()), 0, {{"core", sum / double(tasks.size()), NAN}}}, {}});
     return results;
 }

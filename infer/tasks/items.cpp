@@ -19,6 +19,10 @@ Record record_of(Object json, const std::string& name, int64_t line) {
 }
 
 // ---- CSV ----------------------------------------------------------------------------------------
+//
+// The readers of data/documents do not serve here: they return one column, which a header names, or
+// one text field of an object, and read no text from memory. MMLU's CSV has no header, and an item
+// needs all fields.
 
 // Splits one CSV record (RFC 4180), which begins at `at`; quoted fields may have line breaks.
 Result<std::vector<std::string>> csv_fields(const std::string& text, size_t& at, int64_t& line,
@@ -93,9 +97,10 @@ Status expect_object(const Object& json, const std::string& where) {
 }
 Result<std::vector<Record>> parse_array(const std::string& text, const std::string& name) {
     std::vector<Record> records;
-    for (const Object& json : TRY(json_parse_ordered(text, name, DEPTH))) {
-        records.push_back({name + " item " + std::to_string(records.size() + 1), std::make_shared<const Object>(json)});
-        TRY(expect_object(json, records.back().where));
+    for (Object& json : TRY(json_parse_ordered(text, name, DEPTH))) {
+        const std::string where = name + " item " + std::to_string(records.size() + 1);
+        TRY(expect_object(json, where));
+        records.push_back({where, std::make_shared<const Object>(std::move(json))});
     }
     return records;
 }
@@ -181,21 +186,24 @@ Object values_of(const Record& record, const TaskLayout& layout, size_t& fitting
     }
     return values;
 }
-Result<Object> fields_of(const Task& task, const Record& record) {
+// The values of the layout that fits, and that layout.
+Result<Object> fields_of(const Task& task, const Record& record, const TaskLayout*& fits) {
     size_t fitting = 0, most = 0;
     std::string wrong, first_wrong;
     for (const TaskLayout& layout : task.layouts) {
         Object values = values_of(record, layout, fitting, wrong);
+        fits = &layout;
         if (wrong.empty()) return values;
         if (first_wrong.empty() || fitting > most) first_wrong = wrong;
         most = std::max(most, fitting);
     }
     std::string other;
-    for (const Task& another : tasks())
-        for (const TaskLayout& layout : another.layouts) {
-            (void)values_of(record, layout, fitting, wrong);
-            if (wrong.empty() && other.empty()) other = another.name;
-        }
+    for (const bool same_kind : {true, false})    // a task of the same kind is likelier meant
+        for (const Task& another : tasks())
+            for (const TaskLayout& layout : another.layouts) {
+                (void)values_of(record, layout, fitting, wrong);
+                if (wrong.empty() && other.empty() && (another.kind == task.kind || !same_kind)) other = another.name;
+            }
     std::vector<std::string> found;
     for (auto& [name, value] : record.json->items()) found.push_back(name);
     std::string list;
@@ -220,14 +228,14 @@ std::string label_text(const Object& label) {
     const size_t begin = std::min(text.find_first_not_of(" \t\n"), text.size());    // some answerKeys of OpenBookQA
     return text.substr(begin);
 }
-const char* gold_path(const Task& task, const Object& values) {
-    for (const TaskLayout& layout : task.layouts)
-        for (const Field& field : layout.fields)
-            if (field.name == std::string("gold") && values.contains("gold")) return field.path;
+const char* gold_path(const TaskLayout& layout) {
+    for (const Field& field : layout.fields)
+        if (field.name == std::string("gold")) return field.path;
     return "gold";
 }
 // The number of the right one of n answers.
-Result<int> gold_of(const Task& task, const Object& values, size_t n, const std::string& where) {
+Result<int> gold_of(const Task& task, const TaskLayout& layout, const Object& values, size_t n,
+                    const std::string& where) {
     const Object& gold = values["gold"];
     const std::string text = label_text(gold);
     std::vector<std::string> names(task.labels.begin(), task.labels.end());
@@ -245,7 +253,7 @@ Result<int> gold_of(const Task& task, const Object& values, size_t n, const std:
         for (const std::string& name : names) expected += " " + name;
     }
     return fail(Exit::input, "%s: %s: expected field \"%s\" to be %s, found %s", where.c_str(), task.name,
-                gold_path(task, values), expected.substr(0, 200).c_str(), text.substr(0, 80).c_str());
+                gold_path(layout), expected.substr(0, 200).c_str(), text.substr(0, 80).c_str());
 }
 
 // ---- templates ----------------------------------------------------------------------------------
@@ -267,9 +275,12 @@ std::vector<std::string> list_of(const std::string& json) {
 }
 Result<Item> item_of(const Task& task, const Templates& t, const Record& record) {
     Item item{.record = record};
-    const Object values = TRY(fields_of(task, record));
+    const TaskLayout* layout = nullptr;
+    const Object values = TRY(fields_of(task, record, layout));
+    // A text of any length exceeds a template's limits on output.
     const std::string prompt = TRY(rendered(t.prompt, values, task, record)),
-                      answers = TRY(rendered(t.answers, values, task, record));
+                      answers = task.kind == TaskKind::rolling ? values.at(task.answers).get<std::string>()
+                                                               : TRY(rendered(t.answers, values, task, record));
     item.description = TRY(rendered(t.description, values, task, record));
     item.prompts = task.kind == TaskKind::contexts ? list_of(prompt) : std::vector<std::string>{prompt};
     item.answers = task.kind == TaskKind::choices ? list_of(answers) : std::vector<std::string>{answers};
@@ -282,7 +293,7 @@ Result<Item> item_of(const Task& task, const Templates& t, const Record& record)
     if (task.kind == TaskKind::choices && n < 2)
         return fail(Exit::input, "%s: %s: expected at least two answers, found %zu", record.where.c_str(), task.name,
                     n);
-    if (values.contains("gold")) item.gold = TRY(gold_of(task, values, n, record.where));
+    if (values.contains("gold")) item.gold = TRY(gold_of(task, *layout, values, n, record.where));
     if (values.contains("truths")) {
         int64_t truth = 0;
         for (const Object& label : values["truths"]) {

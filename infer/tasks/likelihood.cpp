@@ -11,6 +11,9 @@ namespace {
 // these. Smaller clusters would make smaller passes.
 constexpr size_t CLUSTER_TOKENS = 32, CLUSTER_GROUPS = 8;
 constexpr size_t MOST_SEQUENCES = 1024;    // in the cache
+// The cache holds as many times the tokens of a pass, or one group: answers, and prompts that share
+// little, have keys and values that no pass counts.
+constexpr size_t CACHED_PASSES = 4;
 
 struct Group {
     size_t first, count;    // requests
@@ -45,7 +48,9 @@ class Scorer {
     size_t unscored(const Group& group) const;
     std::vector<Group> make_groups() const;
     std::vector<Cluster> make_clusters(std::vector<Group> groups) const;
+    size_t pages_of(const Cluster& cluster, const Group& group) const;
     std::vector<GroupBatch> make_batches(const Cluster& cluster) const;
+    Status allocate(const std::vector<Cluster>& clusters);
     Status open_cache(const std::vector<Cluster>& clusters);
     void run_batch(const Cluster& cluster, const GroupBatch& batch);
     void run_together(std::vector<Section> sections);
@@ -56,6 +61,7 @@ class Scorer {
     const LikelihoodOptions& options;
     std::vector<Likelihood> results;
     KvCache cache;
+    size_t most_pages = 0;    // limit of a batch with several groups
     int64_t done = 0;
 };
 
@@ -118,53 +124,70 @@ std::vector<Cluster> Scorer::make_clusters(std::vector<Group> groups) const {
     return clusters;
 }
 
-// Groups in the order of their length, as many as a pass of their beginnings holds.
+// Most pages that a group's sequences need beside the root's.
+size_t Scorer::pages_of(const Cluster& cluster, const Group& group) const {
+    size_t pages = size_t(pages_for(int(group.shared))) - cluster.root / Pages::SIZE + 1;
+    for (size_t k = group.first; k < group.first + group.count; k++)
+        pages += size_t(pages_for(int(inputs(k)))) - group.shared / Pages::SIZE + 1;
+    return pages;
+}
+
+// Groups in the order of their length, as many as a pass of their beginnings and most_pages hold.
 std::vector<GroupBatch> Scorer::make_batches(const Cluster& cluster) const {
     std::vector<GroupBatch> batches;
-    size_t longest = 0, sequences = 0;
+    size_t longest = 0, sequences = 0, pages = 0;
     for (size_t i = 0; i < cluster.groups.size(); i++) {
         const Group& group = cluster.groups[i];
-        const size_t more = std::max<size_t>(group.shared - cluster.root, 1);
+        const size_t more = std::max<size_t>(group.shared - cluster.root, 1), own_pages = pages_of(cluster, group);
         if (!batches.empty()) {
             GroupBatch& last = batches.back();
             const bool fits = (last.count + 1) * std::max(longest, more) <= size_t(model.plan.max_tokens()) &&
-                              sequences + group.count <= MOST_SEQUENCES;
+                              sequences + group.count <= MOST_SEQUENCES && pages + own_pages <= most_pages;
             if (fits && (options.groups == 0 || last.count < size_t(options.groups))) {
                 last.count++;
                 longest = std::max(longest, more);
                 sequences += group.count;
+                pages += own_pages;
                 continue;
             }
         }
         batches.push_back({i, 1});
         longest = more;
         sequences = group.count;
+        pages = own_pages;
     }
     return batches;
 }
 
 // Allocates sequences and pages for the largest batch.
-Status Scorer::open_cache(const std::vector<Cluster>& clusters) {
-    size_t most_pages = 0, most_sequences = 0, longest = 0;
+Status Scorer::allocate(const std::vector<Cluster>& clusters) {
+    size_t pages = 0, sequences = 0, longest = 0;
     for (const Cluster& cluster : clusters)
         for (const GroupBatch& batch : make_batches(cluster)) {
-            const size_t whole = cluster.root / Pages::SIZE;
-            size_t pages = size_t(pages_for(int(cluster.root))) + 1, sequences = 1;
+            size_t own_pages = size_t(pages_for(int(cluster.root))) + 1, own_sequences = 1;
             for (size_t i = batch.first; i < batch.first + batch.count; i++) {
                 const Group& group = cluster.groups[i];
-                pages += size_t(pages_for(int(group.shared))) - whole + 1;
-                for (size_t k = group.first; k < group.first + group.count; k++) {
-                    pages += size_t(pages_for(int(inputs(k)))) - group.shared / Pages::SIZE + 1;
-                    longest = std::max(longest, inputs(k));
-                }
-                sequences += group.count;
+                own_pages += pages_of(cluster, group);
+                own_sequences += group.count;
+                for (size_t k = group.first; k < group.first + group.count; k++) longest = std::max(longest, inputs(k));
             }
-            most_pages = std::max(most_pages, pages);
-            most_sequences = std::max(most_sequences, sequences);
+            pages = std::max(pages, own_pages);
+            sequences = std::max(sequences, own_sequences);
         }
     CacheOptions kind;
-    kind.pages = int(most_pages);
-    return allocate_cache(model, cache, int(most_sequences), int(longest), kind);
+    kind.pages = int(pages);
+    return allocate_cache(model, cache, int(sequences), int(longest), kind);
+}
+// In training, little memory may be left beside gradients and activations: batches become smaller
+// until their cache fits.
+Status Scorer::open_cache(const std::vector<Cluster>& clusters) {
+    most_pages = CACHED_PASSES * size_t(ceil_div(model.plan.max_tokens(), Pages::SIZE)) + 2 * MOST_SEQUENCES;
+    Status s = allocate(clusters);
+    while (s.code == Exit::device && most_pages > 1) {
+        most_pages /= 2;
+        s = allocate(clusters);
+    }
+    return s;
 }
 
 // ---- forward passes -----------------------------------------------------------------------------
@@ -179,7 +202,7 @@ void Scorer::pass(const std::vector<Section>& sections) {
     }
     Ids tokens(sections.size() * S);
     std::vector<RowTarget> wanted;
-    std::vector<size_t> whose;    // requests of `wanted`
+    std::vector<size_t> targeted;    // request of each of `wanted`
     for (size_t b = 0; b < sections.size(); b++) {
         const Section& p = sections[b];
         const Ids& own = requests[p.requests.first].tokens;
@@ -188,7 +211,7 @@ void Scorer::pass(const std::vector<Section>& sections) {
             for (size_t k = p.requests.first; k < p.requests.first + p.requests.count; k++)
                 if (pos + 1 >= size_t(requests[k].from)) {
                     wanted.push_back({int(b * S + pos - p.from), requests[k].tokens[pos + 1]});
-                    whose.push_back(k);
+                    targeted.push_back(k);
                 }
     }
     const PendingHead head = extend(model, cache, tokens.data(), int(S), seqs, lengths, Pages::SumOrder::prefill);
@@ -196,8 +219,8 @@ void Scorer::pass(const std::vector<Section>& sections) {
     std::vector<TokenScore> scores(wanted.size());
     score_tokens(model, head, wanted, options.ranked, scores.data());
     for (size_t i = 0; i < wanted.size(); i++) {
-        results[whose[i]].logprob += double(scores[i].logprob);
-        results[whose[i]].greedy &= scores[i].likeliest;
+        results[targeted[i]].logprob += double(scores[i].logprob);
+        results[targeted[i]].greedy &= scores[i].likeliest;
     }
 }
 

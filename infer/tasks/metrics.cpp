@@ -1,19 +1,32 @@
 // metrics.cpp - sums of run.h, and GSM8K's match rule.
 #include <algorithm>
+#include <map>
 
 #include "infer/jinja/value.h"
 #include "run.h"
 
-// The standard error of the mean, from the sample's variance (n - 1).
-MetricResult mean_metric(const std::string& name, const std::vector<double>& values) {
+MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
+                         const std::vector<std::string>& pools) {
     const double n = double(values.size());
-    double sum = 0, squares = 0;
-    for (double x : values) sum += x;
-    const double mean = sum / n;
-    for (double x : values) squares += (x - mean) * (x - mean);
-    return {name, mean, std::sqrt(squares / (n - 1)) / std::sqrt(n)};
+    struct Sum {
+        double sum = 0, n = 0;
+    };
+    std::map<std::string, Sum> by_pool;
+    Sum all;
+    for (size_t i = 0; i < values.size(); i++)
+        for (Sum* s : {&by_pool[pools.empty() ? "" : pools[i]], &all}) {
+            s->sum += values[i];
+            s->n++;
+        }
+    double squares = 0;
+    for (size_t i = 0; i < values.size(); i++) {
+        const Sum& s = by_pool[pools.empty() ? "" : pools[i]];
+        squares += (values[i] - s.sum / s.n) * (values[i] - s.sum / s.n);
+    }
+    return {name, all.sum / n, std::sqrt(squares / (n - double(by_pool.size()))) / std::sqrt(n)};
 }
-std::vector<MetricResult> task_metrics(const Task& task, const std::vector<std::vector<double>>& by_item) {
+std::vector<MetricResult> task_metrics(const Task& task, const std::vector<std::vector<double>>& by_item,
+                                       const std::vector<std::string>& pools) {
     auto column = [&](size_t k) {
         std::vector<double> values;
         for (const std::vector<double>& item : by_item) values.push_back(item[k]);
@@ -38,7 +51,7 @@ std::vector<MetricResult> task_metrics(const Task& task, const std::vector<std::
                 r.value = std::exp(-r.value);
                 r.stderr_of_mean *= r.value;
                 break;
-            default: r = mean_metric(r.name, column(m));
+            default: r = mean_metric(r.name, column(m), pools);
         }
         results.push_back(r);
     }
@@ -50,7 +63,11 @@ Json TaskResult::json() const {
         all.set(m.name, m.value);
         if (!std::isnan(m.stderr_of_mean)) all.set(m.name + "_stderr", m.stderr_of_mean);
     }
-    return all.set("items", items, "shots", shots);
+    all.set("items", items, "shots", shots);
+    Json by_pool = Json::object();
+    for (const TaskResult& part : parts) by_pool.set(part.task, part.json());
+    if (!parts.empty()) all.set("subjects", by_pool);
+    return all;
 }
 
 // ---- GSM8K --------------------------------------------------------------------------------------

@@ -3,11 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
+#include "base/console.h"
 #include "infer/decode/generate.h"
 #include "infer/jinja/value.h"
 
 namespace {
+constexpr double MOST_IN_WINDOWS = 1 << 29;    // tokens, 2 GiB
+
 Status at(const Item& item, const Task& task, const Status& s) {
     return {s.code, item.record.where + ": " + task.name + ": " + s.message};
 }
@@ -72,12 +76,6 @@ Json sample_json(const PreparedTask& t, size_t i) {
 
 typedef std::vector<std::vector<double>> ItemValues;    // task_metrics' numbers, by item
 
-Status not_finite(const Item& item, double logprob) {
-    return fail(Exit::diverged,
-                "%s: the log-likelihood is %g: the model's numbers have grown beyond what its activations hold; its "
-                "training has diverged, or it was made for another type: try --dtype fp32",
-                item.record.where.c_str(), logprob);
-}
 std::vector<double> values_of(const PreparedTask& t, size_t i, const Likelihood* found, std::vector<Json>* samples) {
     const Item& item = t.items[i];
     const size_t n = t.firsts[i + 1] - t.firsts[i];
@@ -107,19 +105,23 @@ std::vector<double> values_of(const PreparedTask& t, size_t i, const Likelihood*
 // `items`: indices of those to run.
 Result<ItemValues> run_likelihoods(Model& model, const PreparedTask& t, const std::vector<size_t>& items,
                                    const RunOptions& options, std::vector<Json>* samples) {
-    std::vector<LikelihoodRequest> requests;
-    for (size_t i : items)
-        requests.insert(requests.end(), t.requests.begin() + ptrdiff_t(t.firsts[i]),
-                        t.requests.begin() + ptrdiff_t(t.firsts[i + 1]));
+    std::vector<LikelihoodRequest> own;
+    for (size_t i : options.coordinator ? items : std::vector<size_t>{})
+        own.insert(own.end(), t.requests.begin() + ptrdiff_t(t.firsts[i]),
+                   t.requests.begin() + ptrdiff_t(t.firsts[i + 1]));
+    const std::vector<LikelihoodRequest>& requests = options.coordinator ? own : t.requests;
     const bool ranked = t.task->kind == TaskKind::completion || samples;
     const std::vector<Likelihood> found = TRY(likelihoods(model, requests, {options.groups, ranked, options.progress}));
     ItemValues values;
     const Likelihood* first = found.data();
     for (size_t i : items) {
         const size_t n = t.firsts[i + 1] - t.firsts[i];
-        for (size_t k = 0; k < n; k++)
-            if (!std::isfinite(first[k].logprob)) return not_finite(t.items[i], first[k].logprob);
+        const Likelihood* const wrong =
+            std::find_if(first, first + n, [](const Likelihood& l) { return !std::isfinite(l.logprob); });
+        if (wrong != first + n && !options.not_finite_is_nan)
+            return not_finite(t.items[i].record.where, wrong->logprob);
         values.push_back(values_of(t, i, first, samples));
+        if (wrong != first + n) std::fill(values.back().begin(), values.back().end(), NAN);
         first += n;
     }
     return values;
@@ -137,7 +139,12 @@ Result<ItemValues> run_generation(Model& model, const Tokenizer& tokenizer, cons
     g.stop.assign(t.task->stops.begin(), t.task->stops.end());
     if (const int id = tokenizer.end_of_text(); id >= 0) g.stop.push_back(std::string(tokenizer.token(id)));
     g.progress = options.progress;
-    const GenerationResult found = TRY(generate(model, tokenizer, g));
+    Result<GenerationResult> generated = generate(model, tokenizer, g);
+    for (; generated.status.code == Exit::device && g.batch > 1; generated = generate(model, tokenizer, g))
+        g.batch /= 2;    // the cache did not fit beside what a training run holds
+    if (generated.status.code == Exit::diverged && options.not_finite_is_nan)
+        return ItemValues(items.size(), std::vector<double>(2, NAN));
+    const GenerationResult found = TRY(std::move(generated));
     ItemValues values;
     for (size_t k = 0; k < items.size(); k++) {
         const std::string &text = found.texts[k], &solution = t.items[items[k]].answers[0];
@@ -165,17 +172,43 @@ Result<ItemValues> gathered(const Result<ItemValues>& mine, size_t items, Coordi
                width * sizeof(double));
     return all;
 }
+
+// The first items of each pool: lm-evaluation-harness limits each subject of MMLU by itself.
+std::vector<Item> first_items(const std::vector<Item>& all, int64_t limit) {
+    std::map<std::string, int64_t> taken;
+    std::vector<Item> first;
+    for (const Item& item : all)
+        if (limit == 0 || taken[item.pool]++ < limit) first.push_back(item);
+    return first;
+}
+void sum_up(const PreparedTask& t, const ItemValues& values, TaskResult& result) {
+    std::vector<std::string> pools;
+    std::map<std::string, ItemValues> by_pool;
+    for (size_t i = 0; i < values.size(); i++) {
+        pools.push_back(t.items[i].pool);
+        by_pool[pools[i]].push_back(values[i]);
+    }
+    result.metrics = task_metrics(*t.task, values, pools);
+    if (by_pool.size() == 1) return;
+    for (const auto& [pool, own] : by_pool)
+        result.parts.push_back({pool, int64_t(own.size()), t.shots, task_metrics(*t.task, own), {}});
+}
 }    // namespace
 
+Status not_finite(const std::string& where, double logprob) {
+    return fail(Exit::diverged,
+                "%s: the log-likelihood is %g: the model's numbers have grown beyond what its activations hold; its "
+                "training has diverged, or it was made for another type: try --dtype fp32",
+                where.c_str(), logprob);
+}
+
 Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, const TaskOptions& o) {
-    PreparedTask t{.task = &task, .shots = o.shots < 0 ? task.shots : o.shots};
-    if (task.own_examples && t.shots > 0)
-        return fail(Exit::usage, "--shots %d: %s takes no examples; --shots 0", t.shots, task.name);
+    PreparedTask t{.task = &task, .shots = task.own_examples || o.shots < 0 ? task.shots : o.shots};
     std::vector<Item> all = TRY(read_items(task, o.file)), pool;
     if (!o.shots_file.empty()) pool = TRY(read_items(task, o.shots_file));
-    t.items = all;
-    if (o.limit > 0 && o.limit < int64_t(all.size())) t.items.resize(size_t(o.limit));
+    t.items = first_items(all, o.limit);
     t.prefixes = TRY(task_prefixes(task, t.items, o.shots_file.empty() ? all : pool, o.shots_file.empty(), t.shots));
+    double in_windows = 0;    // tokens of all windows
     for (size_t i = 0; i < t.items.size(); i++) {
         if (task.kind == TaskKind::generation) {
             std::vector<int> ids = encode_context(tokenizer, t.prefixes[i] + t.items[i].prompts[0]);
@@ -189,9 +222,17 @@ Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, 
         }
         if (task.kind == TaskKind::rolling) {
             const int stride = o.stride > 0 ? std::min(o.stride, o.context) : o.context;
+            const std::vector<int> text = encode_context(tokenizer, t.items[i].answers[0]);
+            in_windows += double(text.size()) / stride * o.context;
+            if (stride < o.context && in_windows > MOST_IN_WINDOWS)
+                return fail(
+                    Exit::usage,
+                    "--stride %d: %s: windows of %d tokens each hold %s tokens up to here, expected at most %s; "
+                    "a larger --stride, a smaller --seq-len, or a part of the texts",
+                    stride, t.items[i].record.where.c_str(), o.context, human_count(in_windows).c_str(),
+                    human_count(MOST_IN_WINDOWS).c_str());
             for (LikelihoodRequest& r :
-                 rolling_windows(encode_context(tokenizer, t.items[i].answers[0]), prefix_token(tokenizer), o.context,
-                                 stride, int64_t(t.requests.size())))
+                 rolling_windows(text, prefix_token(tokenizer), o.context, stride, int64_t(t.requests.size())))
                 t.requests.push_back(std::move(r));
             t.firsts.push_back(t.requests.size());
             continue;
@@ -208,7 +249,7 @@ Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, 
 }
 
 Result<RunResult> run_task(Model& model, const Tokenizer& tokenizer, const PreparedTask& t, const RunOptions& options) {
-    RunResult out = {{t.task->name, int64_t(t.items.size()), t.shots, {}}, {}};
+    RunResult out = {{t.task->name, int64_t(t.items.size()), t.shots, {}, {}}, {}};
     Coordinator* const coordinator = options.coordinator;
     const size_t ranks = coordinator ? size_t(coordinator->ranks()) : 1;
     std::vector<size_t> items;
@@ -219,6 +260,6 @@ Result<RunResult> run_task(Model& model, const Tokenizer& tokenizer, const Prepa
                                     : run_likelihoods(model, t, items, options, samples);
     if (coordinator) values = gathered(values, t.items.size(), *coordinator);
     TRY(values.status);
-    if (!values.value.empty()) out.result.metrics = task_metrics(*t.task, values.value);
+    if (!values.value.empty()) sum_up(t, values.value, out.result);
     return out;
 }

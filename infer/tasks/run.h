@@ -9,11 +9,12 @@
 #include "requests.h"
 
 struct TaskOptions {
-    std::string file, shots_file = {};    // paths or glob patterns
-    int shots = -1;                       // examples before each item; -1: the task's own number
-    int64_t limit = 0;                    // only the first items; 0: all
-    int context = 0;                      // tokens that the model reads at most
-    int stride = 0;                       // TaskKind::rolling; 0: the context
+    std::string file, shots_file = {};     // paths or glob patterns
+    int shots = -1;                        // examples before each item; -1: the task's own number
+    int64_t limit = 0;                     // only the first items, of each Item::pool; 0: all
+    const char* limit_flag = "--limit";    // for messages
+    int context = 0;                       // tokens that the model reads at most
+    int stride = 0;                        // TaskKind::rolling; 0: the context
 };
 // A task whose files have been read; it can run several times.
 struct PreparedTask {
@@ -34,15 +35,18 @@ struct TaskResult {
     int64_t items = 0;
     int shots = 0;
     std::vector<MetricResult> metrics;
-    Json json() const;    // {"acc": ..., "acc_stderr": ..., "items": ..., "shots": ...}
+    std::vector<TaskResult> parts = {};    // one for each Item::pool, if there are several
+    Json json() const;                     // {"acc": ..., "acc_stderr": ..., "items": ..., "shots": ...}
 };
-// Exit 2, 3: as task_prefixes, read_items and encode_request; names the item.
+// Exit 2, 3: as task_prefixes, read_items and encode_request; names the item. shots has no effect
+// on a task with examples of its own.
 Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, const TaskOptions& options);
 struct RunOptions {
     int groups = 0;       // items at a time; 0: as many as fit a pass
     bool each = false;    // also fills in samples
     std::function<void(int64_t done, int64_t all)> progress = {};
     Coordinator* coordinator = nullptr;    // the ranks split the items; null: a single process
+    bool not_finite_is_nan = false;        // metrics are NaN instead of exit 6
 };
 struct RunResult {
     TaskResult result;            // with ranks: metrics on rank 0 only
@@ -51,13 +55,21 @@ struct RunResult {
 // Exit 5: no memory; 6: numbers are not finite. With ranks, all fail if one does.
 Result<RunResult> run_task(Model& model, const Tokenizer& tokenizer, const PreparedTask& task,
                            const RunOptions& options);
+// Exit 6: `where`, an item's position, has this log-likelihood.
+Status not_finite(const std::string& where, double logprob);
 
 // ---- metrics.cpp --------------------------------------------------------------------------------
 
-MetricResult mean_metric(const std::string& name, const std::vector<double>& values);
+// A mean and its standard error, from the sample's variance (n - 1). `pools`, by value: with
+// several of them the variance is the pooled one within each, as lm-evaluation-harness computes a
+// group's.
+MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
+                         const std::vector<std::string>& pools = {});
 // A task's metrics from its items' numbers, which Task::kind and Task::metrics define: a number for
 // each metric; generation: strict and flexible match; rolling: log-likelihood, words and bytes.
-std::vector<MetricResult> task_metrics(const Task& task, const std::vector<std::vector<double>>& by_item);
+// `pools`: Item::pool, by item.
+std::vector<MetricResult> task_metrics(const Task& task, const std::vector<std::vector<double>>& by_item,
+                                       const std::vector<std::string>& pools = {});
 // GSM8K's answer in a generated text: strict, the number behind "#### "; flexible, the last number.
 // "[invalid]" if there is none.
 std::string strict_number(const std::string& text);

@@ -38,7 +38,7 @@ struct Task {
     TaskKind kind;
     std::vector<TaskLayout> layouts;
     const char* prompt;     // template of a text; contexts: of a JSON list of texts
-    const char* answers;    // choices: template of a JSON list of texts; other kinds: of the answer
+    const char* answers;    // choices: template of a JSON list of texts; rolling: a field; else template of the answer
     std::vector<Metric> metrics;
     // Field "gold" has the right answer: a text of field "labels" or of `labels`, or a number,
     // counted from first_label.
