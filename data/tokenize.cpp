@@ -322,7 +322,7 @@ Status Run::all() {
     for (Status read_status;;) {
         Status written;
         const int64_t parses = int64_t(parsed.segments.size()), encodes = int64_t(now.segments.size());
-        const int64_t all = 2 + parses + encodes, writes = std::max<int64_t>(1, all / pool_threads());
+        const int64_t all = 2 + parses + encodes, writes = std::clamp<int64_t>(all / pool_threads(), 1, all - 1);
         each_chunk(all, [&](int64_t chunk, int) {    // a worker begins with chunk 0, another one with `writes`
             const int64_t i = chunk - 1 - (chunk > writes);
             if (chunk == writes) written = write(last);
