@@ -139,7 +139,7 @@ Status ShardSeries::check_named(const json& saved, uint64_t text) const {
         const int64_t tokens = saved["shards"][i]["tokens"].get<int64_t>();
         if (found.set.id == set_id(text) && found.set.index == int(i) && found.tokens == tokens) continue;
         return fail(Exit::input,
-                    "%s: expected shard %zu of the interrupted run, with %lld tokens, found a shard of another run, "
+                    "%s: expected shard %zu of the interrupted run, with %lld tokens, found another shard, "
                     "with %lld; move that file away, and remove the journal to begin anew",
                     files[i].c_str(), i, (long long)tokens, (long long)found.tokens);
     }
@@ -194,6 +194,15 @@ Status ShardSetWriter::lock_set() {
     return {};
 }
 
+// Removes the journal and its temporaries; false: there is no journal.
+bool ShardSetWriter::remove_journal() const {
+    (void)remove_leftovers(journal, Paths::one, [](const std::string& left) {
+        unlink(left.c_str());
+        return Status{};
+    });
+    return unlink(journal.c_str()) == 0;
+}
+
 Result<std::string> ShardSetWriter::begin_anew() {
     TRY(lock_set());
     for (const char* key : KEYS) {
@@ -203,7 +212,7 @@ Result<std::string> ShardSetWriter::begin_anew() {
             return Status{};
         }));
     }
-    if (unlink(journal.c_str()) != 0) return std::string();
+    if (!remove_journal()) return std::string();
     return journal + ": an interrupted run with other files or options is given up";
 }
 
@@ -275,7 +284,7 @@ Status ShardSetWriter::publish(const ordered_json& counters) {
     }
     for (ShardSeries* series : {&val, &train})
         for (ShardWriter& writer : series->writers) TRY(writer.publish());
-    unlink(journal.c_str());
+    (void)remove_journal();
     keep = false;
     return {};
 }

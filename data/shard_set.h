@@ -102,5 +102,6 @@ class ShardSetWriter {
     bool locked = false;    // lock_set was called
 
     Status lock_set();
+    bool remove_journal() const;
     uint64_t text_hash() const;
 };
