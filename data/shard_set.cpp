@@ -23,7 +23,7 @@ using nlohmann::json, nlohmann::ordered_json;
 namespace {
 constexpr int64_t LONGEST_JOURNAL = 64 << 20;
 constexpr const char* KEYS[] = {"train", "val"};
-// Behind the prefix: the lock's file, with the mark of temporaries.
+// The lock's file has this name behind the prefix, with a temporary's mark.
 constexpr const char* LOCK = "tokenize.lock.flatgpt-0000000000000000.tmp";
 
 bool exists(const std::string& path) {
@@ -219,7 +219,7 @@ Result<std::string> ShardSetWriter::begin_anew() {
 Result<json> ShardSetWriter::resume(bool overwrite) {
     if (!exists(journal)) return json();
     TRY(lock_set());
-    if (!exists(journal)) return json();    // its process has ended in between
+    if (!exists(journal)) return json();    // the process with the lock has ended
     const std::string text = TRY(read_file(journal, LONGEST_JOURNAL));
     const json saved = TRY(json_parse(text, journal, 8));
     uint64_t run = 0;

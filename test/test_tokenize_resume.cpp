@@ -205,6 +205,7 @@ TEST_CASE("tokenize resume: complete shards get the names they lack, and no othe
     auto interrupt = [&](size_t named) {    // as if killed when so many shards had their names
         for (size_t i = named; i < all.size(); i++) fs::rename(all[i], all[i] + ".flatgpt-0123456789abcdef.tmp");
         write_file(texts.dir + "/x_tokenize.journal", journal.dump());
+        write_file(texts.dir + "/x_train_900.bin", "a shard of an older run, which --overwrite replaces");
     };
     for (const size_t named : {size_t(0), val.size(), all.size() - 1, all.size()}) {
         interrupt(named);
