@@ -278,7 +278,7 @@ Status ShardSetWriter::publish(const ordered_json& counters) {
         TRY(save(counters));
     }
     keep_temporaries();
-    for (const std::string& path : existing(begin)) {    // of an earlier run
+    for (const std::string& path : existing(begin)) {    // shards of an earlier run
         if (train.is_named(path) || val.is_named(path)) continue;
         if (remove(path.c_str())) return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));
     }

@@ -206,7 +206,7 @@ std::string shard_prefix(const std::string& out) {
 // A part of the input, which is read, parsed, encoded and written, in this order.
 struct Batch {
     std::vector<Segment> segments;
-    std::vector<Sketch> sketches;         // of each segment, for deduplication
+    std::vector<Sketch> sketches;         // by segment, for deduplication
     std::vector<char> kept;               // by segment: neither unreadable nor a duplicate
     std::vector<std::vector<int>> ids;    // by segment
     std::vector<Status> status;           // by segment: whether its record was read

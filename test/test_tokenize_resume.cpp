@@ -60,7 +60,7 @@ struct Tokenize {
         std::sort(all.begin(), all.end());
         return all;
     }
-    std::string bytes() const {    // of all that was written, with the names
+    std::string bytes() const {    // content of names(), each behind its name
         std::string all;
         for (const std::string& name : names()) all += name + "\n" + read_file(dir + "/" + name);
         return all;
