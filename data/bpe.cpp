@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "added.h"
 #include "base/console.h"
@@ -15,6 +16,7 @@ extern "C" const uint16_t gpt2_merges[100000];
 
 namespace {
 constexpr size_t CHUNK = 128 << 10;    // bytes of text that one thread encodes at once
+constexpr size_t KEPT = 1 << 20;       // ids that a vector of an idle scratch has at most
 }
 
 struct Tokenizer::Tables {
@@ -62,7 +64,7 @@ struct Tokenizer::Tables {
 
   private:
     mutable std::mutex lock;
-    mutable std::vector<std::unique_ptr<Scratch>> idle;    // at most one for each thread that encodes
+    mutable std::vector<std::unique_ptr<Scratch>> idle;    // one for each thread that encodes, and one for Cutter
 };
 
 Tokenizer::Tables::Borrowed::Borrowed(const Tables& tables) : t(tables) {
@@ -75,6 +77,9 @@ Tokenizer::Tables::Borrowed::Borrowed(const Tables& tables) : t(tables) {
     t.idle.pop_back();
 }
 Tokenizer::Tables::Borrowed::~Borrowed() {
+    // One piece may be a whole text, of which a scratch would keep the memory for ever.
+    for (std::vector<int>* some : {&scratch->ids, &scratch->cache.scratch})
+        if (some->capacity() > KEPT) std::vector<int>().swap(*some);
     const std::lock_guard<std::mutex> guard(t.lock);
     t.idle.push_back(std::move(scratch));
 }
@@ -235,8 +240,11 @@ void Tokenizer::Tables::encode_pieces(Scratch& scratch, std::string_view prepare
         prepared.remove_prefix(cut);
     }
     std::vector<std::vector<int>> ids(chunks.size());
-    each_chunk(int64_t(chunks.size()),
-               [&](int64_t i, int) { encode_chunk(*Borrowed(*this), chunks[size_t(i)], ids[size_t(i)]); });
+    const std::thread::id caller = std::this_thread::get_id();    // whose scratch is at hand
+    each_chunk(int64_t(chunks.size()), [&](int64_t i, int) {
+        if (std::this_thread::get_id() == caller) encode_chunk(scratch, chunks[size_t(i)], ids[size_t(i)]);
+        else encode_chunk(*Borrowed(*this), chunks[size_t(i)], ids[size_t(i)]);
+    });
     for (auto& part : ids) out.insert(out.end(), part.begin(), part.end());
 }
 

@@ -33,8 +33,8 @@ template <class T> uint64_t load_as(const char* p) {
     memcpy(&value, p, sizeof value);
     return value;
 }
-// Likewise, of a piece with 16 readable bytes from its beginning on: loads both words and clears
-// the bytes behind the piece, without a branch on its length.
+// Returns the key of a piece that has 16 readable bytes from its beginning on: loads both words and
+// clears the bytes behind the piece, without a branch on its length.
 inline PieceKey padded_key_of(std::string_view piece) {
     static constexpr auto KEPT = [] {
         std::array<PieceKey, PieceKey::LONGEST + 1> kept{};

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/console.h"
@@ -20,10 +23,17 @@ using nlohmann::json, nlohmann::ordered_json;
 namespace {
 constexpr int64_t LONGEST_JOURNAL = 64 << 20;
 constexpr const char* KEYS[] = {"train", "val"};
+// The lock's file has this name behind the prefix, with a temporary's mark.
+constexpr const char* LOCK = "tokenize.lock.flatgpt-0000000000000000.tmp";
 
 bool exists(const std::string& path) {
     std::error_code error;
     return fs::exists(path, error);
+}
+// Whether `name` is `begin` and a shard's number and ending, NNN.bin.
+bool is_shard(const std::string& name, const std::string& begin) {
+    if (!name.starts_with(begin) || !name.ends_with(".bin") || name.size() <= begin.size() + 4) return false;
+    return name.find_first_not_of("0123456789", begin.size()) == name.size() - 4;
 }
 }    // namespace
 
@@ -72,10 +82,11 @@ Status ShardSeries::open_next() {
 }
 // Completes all shards under their temporary names. `text`: hash of all tokens of this run.
 Status ShardSeries::finish(uint64_t text) {
-    const uint64_t id = mix(text, hash) | 1;
-    for (size_t i = 0; i < writers.size(); i++) TRY(writers[i].finish({id, int(i), int(writers.size())}));
+    for (size_t i = 0; i < writers.size(); i++) TRY(writers[i].finish({set_id(text), int(i), int(writers.size())}));
     return {};
 }
+
+uint64_t ShardSeries::set_id(uint64_t text) const { return mix(text, hash) | 1; }
 
 Result<ordered_json> ShardSeries::save() {
     ordered_json shards = ordered_json::array();
@@ -115,6 +126,56 @@ Status ShardSeries::restore(const json& saved, bool complete, const std::string&
     }
     return {};
 }
+// Whether this run has given the path to a shard: no writer has a temporary of that name any more.
+bool ShardSeries::is_named(const std::string& path) const {
+    const auto of_path = [&](const ShardWriter& writer) { return writer.path() == path; };
+    return std::count(files.begin(), files.end(), path) > 0 && std::none_of(writers.begin(), writers.end(), of_path);
+}
+// Checks that the shards without a temporary are those that the interrupted run has named.
+Status ShardSeries::check_named(const json& saved, uint64_t text) const {
+    for (size_t i = 0; i < files.size(); i++) {
+        if (!is_named(files[i])) continue;
+        const Shard found = TRY(shard_open(files[i], false));
+        const int64_t tokens = saved["shards"][i]["tokens"].get<int64_t>();
+        if (found.set.id == set_id(text) && found.set.index == int(i) && found.tokens == tokens) continue;
+        return fail(Exit::input,
+                    "%s: expected shard %zu of the interrupted run, with %lld tokens, found another shard, "
+                    "with %lld; move that file away, and remove the journal to begin anew",
+                    files[i].c_str(), i, (long long)tokens, (long long)found.tokens);
+    }
+    return {};
+}
+
+// ---- the lock -----------------------------------------------------------------------------------
+
+Result<bool> SetLock::take(const std::string& path) {
+    for (int tries = 0; tries < 10; tries++) {
+        const int f = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+        if (f < 0) return false;    // the shards, which cannot be created either, say why
+        const bool ours = lock_call(f, LOCK_EX | LOCK_NB) == 0, elsewhere = !ours && errno == EWOULDBLOCK;
+        // A process that ends removes the file, perhaps between open and lock.
+        struct stat s {};
+        if (ours && fstat(f, &s) == 0 && s.st_nlink > 0) {
+            note_temporary(path);
+            name = path;
+            descriptor = f;
+            return true;
+        }
+        close(f);
+        if (elsewhere)
+            return fail(Exit::usage, "%s: another process writes these shards; wait for its end, or give another --out",
+                        path.substr(0, path.size() - std::string(LOCK).size()).c_str());
+        if (ours) continue;
+        unlink(path.c_str());
+        return false;
+    }
+    return false;
+}
+SetLock::~SetLock() {
+    if (descriptor < 0) return;
+    unlink(name.c_str());    // while it is locked: the next process creates its own
+    close(descriptor);
+}
 
 // ---- the set ------------------------------------------------------------------------------------
 
@@ -127,24 +188,38 @@ ShardSetWriter::~ShardSetWriter() {
             if (keep) writer.keep();
 }
 
-// Removes the temporaries of a run that cannot be continued.
-Status ShardSetWriter::discard(const json& saved) const {
-    for (const char* key : KEYS) {
-        if (!saved.contains(key) || !saved[key].is_object()) continue;
-        const ShardSeries& series = key == KEYS[0] ? train : val;
-        const size_t shards = saved[key].contains("shards") ? saved[key]["shards"].size() : 0;
-        for (size_t i = 0; i < shards; i++)
-            TRY(remove_leftovers(series.stem + formatted("_%03zu.bin", i), Paths::one, [](const std::string& left) {
-                unlink(left.c_str());
-                return Status{};
-            }));
-    }
-    unlink(journal.c_str());
+// Without locks, a temporary in use cannot be told from a leftover. Then there is no journal.
+Status ShardSetWriter::lock_set() {
+    if (!std::exchange(locked, true) && !TRY(lock.take(begin + LOCK))) run_hash = 0;
     return {};
 }
 
-Result<json> ShardSetWriter::resume(bool overwrite, std::string& note) {
+// Removes the journal and its temporaries; false: there is no journal.
+bool ShardSetWriter::remove_journal() const {
+    (void)remove_leftovers(journal, Paths::one, [](const std::string& left) {
+        unlink(left.c_str());
+        return Status{};
+    });
+    return unlink(journal.c_str()) == 0;
+}
+
+Result<std::string> ShardSetWriter::begin_anew() {
+    TRY(lock_set());
+    for (const char* key : KEYS) {
+        const std::string stem = begin + key + "_";
+        TRY(remove_leftovers(stem, Paths::with_prefix, [&](const std::string& left) {
+            if (is_shard(left.substr(0, left.rfind(".flatgpt-")), stem)) unlink(left.c_str());
+            return Status{};
+        }));
+    }
+    if (!remove_journal()) return std::string();
+    return journal + ": an interrupted run with other files or options is given up";
+}
+
+Result<json> ShardSetWriter::resume(bool overwrite) {
     if (!exists(journal)) return json();
+    TRY(lock_set());
+    if (!exists(journal)) return json();    // the process with the lock has ended
     const std::string text = TRY(read_file(journal, LONGEST_JOURNAL));
     const json saved = TRY(json_parse(text, journal, 8));
     uint64_t run = 0;
@@ -155,22 +230,32 @@ Result<json> ShardSetWriter::resume(bool overwrite, std::string& note) {
                     journal.c_str());
     TRY((JsonFields{saved, journal}.get("run", &run)));
     if (run_hash == 0 || run != run_hash) {
-        if (!overwrite)
-            return fail(Exit::usage,
-                        "%s has what an interrupted run with other files, other options or another tokenizer has "
-                        "done; repeat its command to go on, or give --overwrite to begin anew",
-                        journal.c_str());
-        TRY(discard(saved));
-        note = journal + ": an interrupted run with other files or options is given up";
-        return json();
+        if (overwrite) return json();
+        return fail(Exit::usage,
+                    "%s has what an interrupted run with other files, other options or another tokenizer has "
+                    "done; repeat its command to go on, or give --overwrite to begin anew",
+                    journal.c_str());
     }
     publishing = saved["complete"].get<bool>();
     keep = true;    // also if one cannot be taken up: the others are hours of work
     keep_temporaries();
     TRY(train.restore(saved["train"], publishing, journal));
     TRY(val.restore(saved["val"], publishing, journal));
+    if (publishing) {
+        TRY(train.check_named(saved["train"], text_hash()));
+        TRY(val.check_named(saved["val"], text_hash() + 1));
+    }
     return saved["counters"];
 }
+
+std::string ShardSetWriter::kept_note() const {
+    if (!keep) return "";
+    return "; the part that is done is kept for the same command (to give it up, remove " + journal + " and " + begin +
+           "*.flatgpt-*.tmp)";
+}
+
+// Hash of all tokens of this run, and of their places.
+uint64_t ShardSetWriter::text_hash() const { return mix(mix(train.hash, val.hash), uint64_t(shard_tokens)); }
 
 Status ShardSetWriter::save(const ordered_json& counters) {
     if (run_hash == 0) return {};
@@ -187,29 +272,19 @@ Status ShardSetWriter::save(const ordered_json& counters) {
 
 Status ShardSetWriter::publish(const ordered_json& counters) {
     if (!publishing) {
-        const uint64_t text = mix(mix(train.hash, val.hash), uint64_t(shard_tokens));
-        TRY(train.finish(text));
-        TRY(val.finish(text + 1));
+        TRY(train.finish(text_hash()));
+        TRY(val.finish(text_hash() + 1));
         publishing = true;
         TRY(save(counters));
     }
     keep_temporaries();
-    // Existing shards that are not of this run go first.
-    auto named = [&](const std::string& path) {
-        for (const ShardSeries* series : {&train, &val}) {
-            const bool ours = std::count(series->files.begin(), series->files.end(), path) > 0;
-            if (ours)
-                return !std::any_of(series->writers.begin(), series->writers.end(),
-                                    [&](const ShardWriter& writer) { return writer.path() == path; });
-        }
-        return false;
-    };
-    for (const std::string& path : existing(begin))
-        if (!named(path) && remove(path.c_str()))
-            return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));
+    for (const std::string& path : existing(begin)) {    // shards of an earlier run
+        if (train.is_named(path) || val.is_named(path)) continue;
+        if (remove(path.c_str())) return fail(Exit::io, "%s: cannot be replaced: %s", path.c_str(), strerror(errno));
+    }
     for (ShardSeries* series : {&val, &train})
         for (ShardWriter& writer : series->writers) TRY(writer.publish());
-    unlink(journal.c_str());
+    (void)remove_journal();
     keep = false;
     return {};
 }
@@ -223,11 +298,7 @@ std::vector<std::string> ShardSetWriter::existing(const std::string& prefix) {
     fs::directory_iterator it(dir.empty() ? "." : dir, error), end;
     for (; !error && it != end; it.increment(error)) {
         const std::string name = it->path().filename().string();
-        for (const std::string& stem : {begin + "train_", begin + "val_"}) {
-            const bool named = name.starts_with(stem) && name.ends_with(".bin") && name.size() > stem.size() + 4;
-            const size_t digits = named ? name.find_first_not_of("0123456789", stem.size()) : 0;
-            if (named && digits == name.size() - 4) found.push_back(dir + name);
-        }
+        if (is_shard(name, begin + "train_") || is_shard(name, begin + "val_")) found.push_back(dir + name);
     }
     std::sort(found.begin(), found.end());
     return found;

@@ -43,6 +43,24 @@ class ShardSeries {
     Status finish(uint64_t text);
     Result<nlohmann::ordered_json> save();
     Status restore(const nlohmann::json& saved, bool complete, const std::string& journal);
+    bool is_named(const std::string& path) const;
+    uint64_t set_id(uint64_t text) const;
+    Status check_named(const nlohmann::json& saved, uint64_t text) const;
+};
+
+// A lock on a file during this object's lifetime, so that no two processes write the same shards.
+class SetLock {
+  public:
+    SetLock() = default;
+    ~SetLock();
+    SetLock(const SetLock&) = delete;
+    // Creates and locks the file. False: the file system has no locks, or the file cannot be
+    // created. Exit 2: another process has the lock.
+    Result<bool> take(const std::string& path);
+
+  private:
+    std::string name;
+    int descriptor = -1;
 };
 
 class ShardSetWriter {
@@ -53,12 +71,20 @@ class ShardSetWriter {
     ShardSeries train, val;
 
     // Takes up an interrupted run of the same command, and returns its counters; null: there is
-    // none. With `overwrite`, temporaries of a run with other input or options are removed, and
-    // `note` says so. Exit 2: there is such a run, or another process writes these shards; 3: the
-    // journal is damaged.
-    Result<nlohmann::json> resume(bool overwrite, std::string& note);
+    // none, or, with `overwrite`, one with other input or options. No file is removed. Exit 2:
+    // another process writes these shards, or, without `overwrite`, there is a run with other input
+    // or options; 3: the journal, or a shard that the run has named, is damaged; 4: a temporary is
+    // missing or too short.
+    Result<nlohmann::json> resume(bool overwrite);
+    // Before a run from the beginning: removes all that interrupted runs have left of these shards.
+    // The note says that a run is given up; empty: there was none. Exit 2: another process writes
+    // these shards.
+    Result<std::string> begin_anew();
     // Whether the interrupted run had completed all shards, which only lack their names.
     bool complete() const { return publishing; }
+    // After an error: names what is kept, and says how to go on; empty: no file is kept.
+    std::string kept_note() const;
+    const std::string& journal_path() const { return journal; }
     // Makes all that was appended safe, together with the command's counters. Exit 4.
     Status save(const nlohmann::ordered_json& counters);
     // Completes the shards and names them, validation shards first, after removing the shards of an
@@ -72,6 +98,10 @@ class ShardSetWriter {
     int64_t shard_tokens;
     uint64_t run_hash;
     bool keep = false, publishing = false;    // temporaries outlive this object; all are complete
+    SetLock lock;
+    bool locked = false;    // lock_set was called
 
-    Status discard(const nlohmann::json& saved) const;
+    Status lock_set();
+    bool remove_journal() const;
+    uint64_t text_hash() const;
 };

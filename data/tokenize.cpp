@@ -79,12 +79,11 @@ Status check_out(const std::string& path, bool overwrite) {
     return check_writable(path, "--out");
 }
 
-// Counts JSON lines that are skipped because they cannot be read.
+// Counts records that are skipped because they cannot be read.
 struct BadLines {
     int64_t count = 0;
     std::string first;
-    // status: result of reading one line. Without `skip`, a bad line's error is returned and ends
-    // the run.
+    // status: result of reading one record. Without `skip`, its error is returned and ends the run.
     Status add(const Status& status, bool skip) {
         if (status.ok()) return {};
         if (!skip) return {status.code, status.message + " (--skip-bad-lines leaves such lines out)"};
@@ -207,16 +206,18 @@ std::string shard_prefix(const std::string& out) {
 // A part of the input, which is read, parsed, encoded and written, in this order.
 struct Batch {
     std::vector<Segment> segments;
-    std::vector<Sketch> sketches;         // of each segment, for deduplication
-    std::vector<char> kept;               // by deduplication
+    std::vector<Sketch> sketches;         // by segment, for deduplication
+    std::vector<char> kept;               // by segment: neither unreadable nor a duplicate
     std::vector<std::vector<int>> ids;    // by segment
-    std::vector<Status> status;           // by segment: whether its JSON line was read
-    std::vector<int> special;             // first special token that a segment spells; -1: none
+    std::vector<Status> status;           // by segment: whether its record was read
+    std::vector<int> special;             // by segment: first special token in its text; -1: none
 };
 
-// The stages overlap: while all threads parse a batch and encode the one before, one of them reads
-// the next batch and another one writes the last. Between two rounds deduplication decides which
-// documents of the parsed batch are kept. It does so in the input's order, as batches are written.
+// Encodes the input in four stages: read, parse, encode, write. In each round four batches that
+// follow each other are in one stage each: all threads parse and encode segments, but one of them
+// begins with reading, another one with writing. Between two rounds deduplication decides which
+// documents of the parsed batch are kept. Reads, decisions and writes are in the input's order, so
+// that the shards do not depend on the threads.
 class Run {
   public:
     Run(const TokenizeOptions& options, const Tokenizer& t, Corpus& c, DuplicateFilter& d, ShardSetWriter& shards)
@@ -252,7 +253,7 @@ class Run {
     Status write(Batch& batch);
 };
 
-// Reads segments until their texts are enough for all threads; none: the input ended.
+// Reads segments until their texts are enough for all threads. An empty batch: the input ended.
 Status Run::read(Batch& batch) {
     const int64_t full = std::max<int64_t>(BATCH, int64_t(pool_threads()) * THREAD_BATCH);
     return read(batch, [&](int64_t bytes) { return bytes < full && !ended; });
@@ -279,11 +280,13 @@ Status Run::read(Batch& batch, const std::function<bool(int64_t bytes)>& goes_on
     return status;
 }
 
+// Replaces a raw record by its text, and computes what deduplication compares.
 void Run::parse(Batch& batch, size_t i) const {
     batch.status[i] = corpus.json_text(batch.segments[i]);
     if (batch.status[i].ok()) batch.sketches[i] = duplicates.sketch(batch.segments[i]);
 }
 
+// Decides which segments are kept. Neither a bad line nor a duplicate is encoded.
 Status Run::choose(Batch& batch) {
     for (size_t i = 0; i < batch.segments.size(); i++)
         batch.kept[i] = batch.status[i].ok() && TRY(duplicates.keep(batch.segments[i], batch.sketches[i]));
@@ -297,6 +300,8 @@ void Run::encode(Batch& batch, size_t i) const {
     if (!tokens()) batch.special[i] = tokenizer.first_special(segment.text);
 }
 
+// Writes the batch's tokens to the shards, and a journal if it is time. An unreadable record ends
+// the run, unless such records are skipped.
 Status Run::write(Batch& batch) {
     for (size_t i = 0; i < batch.segments.size(); i++) {
         const Segment& segment = batch.segments[i];
@@ -317,13 +322,16 @@ Status Run::write(Batch& batch) {
     return {};
 }
 
+// Runs rounds until every batch is written. After a read error, the batches before are written
+// first.
 Status Run::all() {
     Batch next, parsed, now, last;
     for (Status read_status;;) {
         Status written;
         const int64_t parses = int64_t(parsed.segments.size()), encodes = int64_t(now.segments.size());
-        const int64_t all = 2 + parses + encodes, writes = std::max<int64_t>(1, all / pool_threads());
-        each_chunk(all, [&](int64_t chunk, int) {    // a worker begins with chunk 0, another one with `writes`
+        const int64_t all = 2 + parses + encodes, writes = std::clamp<int64_t>(all / pool_threads(), 1, all - 1);
+        // The pool's first worker begins with chunk 0, the second one with chunk `writes`.
+        each_chunk(all, [&](int64_t chunk, int) {
             const int64_t i = chunk - 1 - (chunk > writes);
             if (chunk == writes) written = write(last);
             else if (chunk > 0) i < parses ? parse(parsed, size_t(i)) : encode(now, size_t(i - parses));
@@ -349,7 +357,7 @@ ordered_json Run::counters() const {
 // Reads what an interrupted run has read, without encoding, because segments depend on the input
 // alone. Deduplication decides about them again, so that it knows them.
 Status Run::resume(const json& saved_counters) {
-    const JsonFields fields{saved_counters, "journal"};
+    const JsonFields fields{saved_counters, set.journal_path()};
     int64_t skip = 0, one = 0;
     TRY(fields.get("segments", &skip, 0, INT64_MAX));
     TRY(fields.get("text_bytes", &text_bytes, 0, INT64_MAX));
@@ -426,6 +434,37 @@ std::string too_short(int64_t documents, int64_t bytes, double fraction) {
     return text;
 }
 
+// Encodes what no interrupted run has encoded, and names the shards. counters: of the interrupted
+// run; null: there is none.
+Status write_shards(Run& run, DuplicateFilter& duplicates, ShardSetWriter& set, const json& counters) {
+    Progress& progress = run.progress;
+    if (!counters.is_null()) TRY(run.resume(counters));
+    const bool was_complete = set.complete();    // the run before has written everything, the report too
+    if (!was_complete) {
+        TRY(run.all());
+        TRY(set.train.end());
+        TRY(set.val.end());
+    }
+    run.print_notes();
+    if (!was_complete) duplicates.print_notes(progress);
+    if (set.train.tokens() + set.val.tokens() == 0) return fail(Exit::input, "expected text, found none in the input");
+    if (!was_complete) TRY(duplicates.finish());
+    return set.publish(run.counters());
+}
+
+void print_summary(const TokenizeOptions& o, Run& run, const ShardSeries& train, const ShardSeries& val) {
+    std::vector<std::string> written = train.paths();
+    written.insert(written.end(), val.paths().begin(), val.paths().end());
+    const int64_t tokens = train.tokens() + val.tokens();
+    char text[256];
+    snprintf(text, sizeof text, "%lld tokens (%lld train, %lld validation), %.2f bytes per token, in ",
+             (long long)tokens, (long long)train.tokens(), (long long)val.tokens(),
+             double(run.text_bytes) / double(tokens));
+    run.progress.line(text + written[0] + (written.size() > 1 ? " ... " + written.back() : ""), true);
+    if (o.val_fraction > 0 && val.tokens() == 0)
+        run.progress.note("no validation shard: " + too_short(train.documents(), run.text_bytes, o.val_fraction));
+}
+
 Status tokenize(const TokenizeOptions& o) {
     const Tokenizer tokenizer = TRY(Tokenizer::load(o.tokenizer));
     if (tokenizer.end_of_text() < 0 && tokenizer.vocabulary().before.empty())
@@ -435,8 +474,7 @@ Status tokenize(const TokenizeOptions& o) {
                     o.tokenizer.c_str());
     const std::string prefix = shard_prefix(o.out);
     ShardSetWriter set(prefix, tokenizer, o.shard_tokens, run_hash(o, tokenizer));
-    std::string note;
-    const json counters = TRY(set.resume(o.overwrite, note));
+    const json counters = TRY(set.resume(o.overwrite));
     const std::vector<std::string> old = ShardSetWriter::existing(prefix);
     if (!old.empty() && !o.overwrite && !set.complete())
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
@@ -448,34 +486,16 @@ Status tokenize(const TokenizeOptions& o) {
     config.whole_documents = o.dedup.kind != "none";
     Corpus corpus = TRY(Corpus::open(config));
     TRY(make_parent(prefix));
-    DuplicateFilter duplicates = TRY(DuplicateFilter::create(o.dedup, o.input.files, o.val_fraction, o.overwrite));
+    DedupOptions dedup = o.dedup;
+    if (set.complete()) dedup.report.clear();    // the run before has written the report
+    DuplicateFilter duplicates = TRY(DuplicateFilter::create(dedup, o.input.files, o.val_fraction, o.overwrite));
     Run run(o, tokenizer, corpus, duplicates, set);
-    Progress& progress = run.progress;
-    if (!note.empty()) progress.note(note);
-    if (!counters.is_null()) TRY(run.resume(counters));
-    const bool was_complete = set.complete();    // the run before has written everything, the report too
-    if (!was_complete) {
-        TRY(run.all());
-        TRY(set.train.end());
-        TRY(set.val.end());
-    }
-    run.print_notes();
-    if (!was_complete) duplicates.print_notes(progress);
-    const ShardSeries &train = set.train, &val = set.val;
-    const int64_t text_bytes = run.text_bytes, all_tokens = train.tokens() + val.tokens();
-    if (all_tokens == 0) return fail(Exit::input, "expected text, found none in the input");
-    if (!was_complete) TRY(duplicates.finish());
-    TRY(set.publish(run.counters()));
-    std::vector<std::string> written = train.paths();
-    written.insert(written.end(), val.paths().begin(), val.paths().end());
-
-    char text[256];
-    snprintf(text, sizeof text, "%lld tokens (%lld train, %lld validation), %.2f bytes per token, in ",
-             (long long)all_tokens, (long long)train.tokens(), (long long)val.tokens(),
-             double(text_bytes) / double(all_tokens));
-    progress.line(text + written[0] + (written.size() > 1 ? " ... " + written.back() : ""), true);
-    if (o.val_fraction > 0 && val.tokens() == 0)
-        progress.note("no validation shard: " + too_short(train.documents(), text_bytes, o.val_fraction));
+    // Removes files, so all that can be refused was checked before.
+    const std::string note = counters.is_null() ? TRY(set.begin_anew()) : "";
+    if (!note.empty()) run.progress.note(note);
+    const Status status = write_shards(run, duplicates, set, counters);
+    if (!status.ok()) return {status.code, status.message + set.kept_note()};
+    print_summary(o, run, set.train, set.val);
     return {};
 }
 }    // namespace
@@ -516,8 +536,8 @@ Command tokenize_command() {
          .choices = {"text", "token"}},
         {.name = "--save-every",
          .to = &o->save_every,
-         .help = "seconds: after this time, and as often, what is done is made safe, so that the same command "
-                 "continues after an interruption (of stdin it begins anew)",
+         .help = "seconds between two points from which the same command continues after an interruption "
+                 "(text of stdin is encoded anew)",
          .min = 0,
          .max = 1e6},
         {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}};

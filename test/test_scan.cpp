@@ -71,8 +71,11 @@ TEST_CASE("scan: blocks of ASCII, and what interrupts them, have the pieces of t
                                             " ",   " ",    "  ",  "\n",  "\n\n", "\t",  "\r",   ".",     ",",
                                             "(",   "((",   "/",   "\n/", "'",    "'s",  "'t",   "'LL",   "'Re",
                                             "'ve", "'m",   "'dx", "'sS", "  \n", "\n ", "!\n/", "\v \f", "=="};
-    const std::vector<std::string> wide = {"\u00e9", "\u6f22\u5b57", "\u00a0",   "\u3000", "'\u017f",
-                                           "\u0301", "\xFF",         "\xE2\x82", "\u00bd"};
+    const std::vector<std::string> wide = {
+        "\u00e9", "\u6f22\u5b57", "\u00a0", "\u3000", "'\u017f", "\u0301", "\u00bd", "\U0001F600",
+        // Invalid: no first byte, cut short, longer than necessary, surrogates, beyond U+10FFFF.
+        "\xFF", "\x80", "\xE2\x82", "\xF0\x9F\x98", "\xC0\x80", "\xC1\xA1", "\xE0\x9F\x8A", "\xF0\x86\xBC\xA2",
+        "\xED\xA0\x80", "\xED\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80"};
     for (const PatternRow& row : pattern_rows()) {
         if (!row.scan) continue;
         std::string why;

@@ -213,8 +213,8 @@ TEST_CASE("shard sets: a signal that stops tokenize leaves no temporary file, an
                                  [](auto& e) { return e.path().extension() == ".tmp"; });
         };
         const double start = now_seconds();
-        while (temporary() < 4 && now_seconds() < start + 30 && p.running()) usleep(1000);
-        CHECK(temporary() == 4);
+        while (temporary() < 5 && now_seconds() < start + 30 && p.running()) usleep(1000);
+        CHECK(temporary() == 5);    // four shards and the lock
         p.send(number);
         const ProcessResult r = p.wait();
         CHECK(r.signal == number);
