@@ -15,8 +15,8 @@ template <class Call> int64_t retry_eintr(Call call) {
 }
 Status disk_status(const std::string& path, const char* call, int64_t rc);    // rc: a result of Disk's calls
 
-// Sorted names of the files directly in a directory; none if the directory is missing. Exit 4: it
-// cannot be read.
+// Sorted names of the files and directories directly in a directory; none if `dir` is missing or is
+// no directory. Exit 4: the directory cannot be read.
 Result<std::vector<std::string>> names_in(const std::string& dir);
 std::string step_directory(const std::string& run, int64_t step);
 bool exists(const std::string& path);

@@ -1,6 +1,6 @@
 // writer.h - writes checkpoints, by a thread if training is to go on meanwhile.
 //
-// A checkpoint has three phases. All ranks meet between them, in `advance`:
+// After `begin`, a checkpoint has three phases. All ranks meet at the end of each, in `advance`:
 //
 //   begin     rank 0 makes the temporary directory; with Copy::yes each rank copies its tensors
 //   tensors   each rank writes its tensors' files            checksums are gathered on rank 0
@@ -8,10 +8,11 @@
 //             renames the directory and flushes RUN
 //   prune     rank 0 removes older checkpoints
 //
-// With Copy::yes a thread works, on copies alone, so the model may change. A single process has
-// nobody to meet: its thread does all three phases. While the thread writes tensors, it takes at
-// most `share` of a core's time, until `finish` waits for it. A crash finds the same states on the
-// disk as without a thread.
+// With Copy::yes a thread does the phases. It reads copies alone, so the model may change. A single
+// process has no other rank to meet, so its thread does all three phases without a stop. While the
+// thread writes tensors, it takes at most `share` of a core's time, so that training keeps the
+// rest; once `finish` waits for the thread, it takes all. The order of writes on the disk does not
+// depend on the thread, so a crash leaves no state that it could not leave without one.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -22,8 +23,9 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 
-// Memory of the host, in huge pages where the system grants them. Null if the system refuses; under
-// overcommit it grants more than there is, so a caller asks for the free memory first.
+// Memory of the host, in huge pages where the system grants them. data() is null if the system
+// refuses. Linux may grant more memory than it has, and kill the process once that is used, so
+// callers first check how much is free.
 class LargeBuffer {
   public:
     LargeBuffer() = default;
@@ -64,19 +66,19 @@ class CheckpointWriter {
     static CopyCost copy_cost(const Model& g);
     // A checkpoint whose files were verified, so that pruning does not read them again.
     void add_whole(const std::string& dir) { whole.insert(dir); }
-    // Begins a checkpoint of state.step, after ParamStore::collect; no other one may be active.
-    // With Copy::yes, the model may change as soon as this has returned; without memory for the
-    // copy, this rank writes its tensors at once. `flush` runs on rank 0 before MANIFEST is
-    // written: it flushes files on which the checkpoint relies. Exit 4: no checkpoint is made, and
-    // none is active.
+    // Begins a checkpoint of state.step; no other one may be active. ParamStore::collect comes
+    // first. With Copy::yes, the model may change as soon as this has returned. With Copy::no, or
+    // without memory for the copy, this rank has then written its tensors. `flush` runs on rank 0
+    // before MANIFEST is written: it flushes files on which the checkpoint relies. Exit 4, on other
+    // ranks exit 7: the temporary directory cannot be made, and no checkpoint is active.
     Status begin(const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                  const GenerationConfig& generation, Copy copy, std::function<Status()> flush = {});
     bool active() const { return phase != Phase::none; }
     Phase current_phase() const { return phase; }
     Phase finished_phase() const { return finished; }    // this rank's work of the phase is done
-    // All ranks call this when each has finished the current phase; a call before that waits. The
-    // next phase begins, or the checkpoint ends. Returns the phase's status: exit 4, on other ranks
-    // exit 7; the checkpoint has then ended.
+    // Ends the current phase, and begins the next one, if there is one. All ranks call this; a call
+    // before every rank has finished its work waits. Returns the ended phase's status: exit 4 on a
+    // rank that failed, exit 7 on the others. After an error the checkpoint has ended.
     Status advance();
     Status finish();    // all ranks: advances to the end, and waits with the thread at full speed
     // Whether the last checkpoint has its name, on all ranks alike. If it has, and a phase failed

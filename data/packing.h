@@ -39,6 +39,6 @@ class Packer {
 };
 
 // Packs the documents of the shards: a sample's S+1 tokens are a row. A document begins at each
-// `begin` token and ends before the next one or with its shard. A `begin` token before another one
-// is no document. Exit 3: no row is full; see shard_find.
+// `begin` token and ends before the next one or with its shard. A `begin` token that no other token
+// follows in its document is left out. Exit 3: the documents do not fill a row; also as shard_find.
 Result<std::shared_ptr<const SampleSource>> packed_documents(std::vector<Shard> shards, int begin, int S, int vocab);

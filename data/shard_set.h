@@ -70,11 +70,11 @@ class ShardSetWriter {
     ~ShardSetWriter();
     ShardSeries train, val;
 
-    // Takes up an interrupted run of the same command, and returns its counters; null: there is
-    // none, or, with `overwrite`, one with other input or options. No file is removed. Exit 2:
-    // another process writes these shards, or, without `overwrite`, there is a run with other input
-    // or options; 3: the journal, or a shard that the run has named, is damaged; 4: a temporary is
-    // missing or too short.
+    // Takes up an interrupted run of the same command, and returns its counters; null if no run was
+    // interrupted. An interrupted run with other input or options is exit 2 without `overwrite`,
+    // and null with it; its files stay until begin_anew. Exit 2 also: another process writes these
+    // shards. Exit 3: the journal is damaged, or a shard that already has its final name is damaged
+    // or not the run's. Exit 4: a temporary is missing or too short.
     Result<nlohmann::json> resume(bool overwrite);
     // Before a run from the beginning: removes all that interrupted runs have left of these shards.
     // The note says that a run is given up; empty: there was none. Exit 2: another process writes

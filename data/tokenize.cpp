@@ -213,11 +213,12 @@ struct Batch {
     std::vector<int> special;             // by segment: first special token in its text; -1: none
 };
 
-// Encodes the input in four stages: read, parse, encode, write. In each round four batches that
-// follow each other are in one stage each: all threads parse and encode segments, but one of them
-// begins with reading, another one with writing. Between two rounds deduplication decides which
-// documents of the parsed batch are kept. Reads, decisions and writes are in the input's order, so
-// that the shards do not depend on the threads.
+// Encodes the input in four stages: read, parse, encode, write. Four batches are under way at a
+// time, each one stage ahead of the batch behind it, and a round moves all of them on by a stage.
+// In a round one thread reads a batch, another one writes a batch, and all other threads parse and
+// encode segments of the two batches between; both join them when they are done. Between two rounds
+// deduplication decides which documents of the parsed batch are kept. Reads, decisions and writes
+// are in the input's order, so that the shards do not depend on the threads.
 class Run {
   public:
     Run(const TokenizeOptions& options, const Tokenizer& t, Corpus& c, DuplicateFilter& d, ShardSetWriter& shards)
@@ -354,8 +355,9 @@ ordered_json Run::counters() const {
             {"counted_one", int(counted_one)}};
 }
 
-// Reads what an interrupted run has read, without encoding, because segments depend on the input
-// alone. Deduplication decides about them again, so that it knows them.
+// Reads past the segments that an interrupted run has written, without encoding them: the input
+// gives equal segments again, and the shards have their tokens. Deduplication decides about them
+// again, because the journal does not have its tables.
 Status Run::resume(const json& saved_counters) {
     const JsonFields fields{saved_counters, set.journal_path()};
     int64_t skip = 0, one = 0;

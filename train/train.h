@@ -89,7 +89,8 @@ FlagGroup report_flags(TrainOptions& o);               // train/observe.cpp
 
 int64_t resident_bytes();    // resident memory of this process
 
-// A rank's report to all others beside its loss, as one number.
+// Flags that each rank sends to all others with every step, beside its loss, so that all decide
+// alike. They are packed into one number, because RankReport has room for one.
 struct ReportFlags {
     int signal = 0;           // ends the run; 0: none
     bool save_due = false;    // on rank 0: a checkpoint is due by the clock
@@ -158,10 +159,10 @@ struct Trainer {
     double flops_per_token = 0, measured_peak = 0;           // FLOPs; FLOP/s of a large product
     int64_t first_step = 0, issued = 0, device_bytes = 0;    // issued: steps queued on the device so far
     int64_t save_step = 0;                                   // step of the writer's checkpoint
-    std::pair<int64_t, double> best_before_save = {-1, INFINITY};    // best step and loss before that step's
-    double save_seconds = 0;                                         // training has waited since the last row
-    bool no_room = false;                                            // noted: memory for a copy is missing
-    std::unique_ptr<CheckpointWriter> writer;                        // last: its thread uses the members above
+    std::pair<int64_t, double> best_before_save = {-1, INFINITY};    // best step and loss, if that checkpoint fails
+    double save_seconds = 0;                                         // training waited for `save`, since the last row
+    bool no_room = false;                                            // a note said that memory for a copy is missing
+    std::unique_ptr<CheckpointWriter> writer;                        // last, as its thread uses the members above
 
     ~Trainer();
     Status run();

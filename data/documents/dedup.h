@@ -2,13 +2,16 @@
 //
 //   text --sketch (any thread)--> Sketch --add (in the documents' order)--> match or new document
 //
-// exact: a 128-bit hash of the document's bytes, which minhash compares first, too, so that equal
-// documents are always found. minhash: a document is the set of its n-grams of
-// words (lower-case runs of letters and digits; a CJK character is a word). num_perm hash functions
-// give their minima over the set, and two documents agree in one of them with the probability of
-// their Jaccard similarity (Broder 1997). Documents that agree in all rows of one of several bands
-// are candidates (Indyk & Motwani 1998), and a candidate counts if the agreement of all minima, of
-// which 8 bits are kept (Li & König 2010), says a similarity of at least the threshold.
+// exact: documents repeat each other if a 128-bit hash of their bytes is equal. minhash compares
+// this hash first, too, so that equal documents are always found.
+//
+// minhash: a document is the set of its n-grams of words (lower-case runs of letters and digits; a
+// CJK character is a word). Each of num_perm hash functions has a minimum over that set. For two
+// documents such a minimum is equal with a probability that is their Jaccard similarity (Broder
+// 1997), so the equal ones among all minima estimate it. To compare few pairs, the minima are cut
+// into bands of several rows: documents with one band equal are candidates (Indyk & Motwani 1998).
+// A candidate is a match if the estimate reaches the threshold. To save memory, the estimate
+// compares only 8 bits of each minimum (Li & König 2010).
 //
 // The first of similar documents is kept, so the result depends on the documents' order alone.
 #pragma once
@@ -33,13 +36,14 @@ struct DedupConfig {
     bool origins = false;                 // keep where each document was found, for Match
 };
 
-// Documents are candidates with the probability 1 - (1 - s^rows)^bands.
+// Documents of similarity s are candidates with the probability 1 - (1 - s^rows)^bands.
 struct Bands {
     int bands = 0, rows = 0;
 };
-// The bands of at most num_perm functions for which the weighted sum of two areas is smallest: of
-// wrong candidates below the threshold (0.1), and of missed ones above it (0.9). The library
-// datasketch has this as MinHashLSH(threshold, num_perm, weights=(0.1, 0.9)).
+// Chooses bands and rows, whose product is at most num_perm, for the smallest error. The error is
+// 0.1 times the area under the candidates' probability below the threshold (wrong candidates), plus
+// 0.9 times the area above that curve from the threshold on (missed ones). The library datasketch
+// has this as MinHashLSH(threshold, num_perm, weights=(0.1, 0.9)).
 Bands lsh_bands(double threshold, int num_perm);
 
 struct Sketch {

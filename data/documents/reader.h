@@ -67,9 +67,9 @@ class HoldOut {
 class DocumentReader {
   public:
     virtual ~DocumentReader() = default;
-    // Fills in the next segment but for `file` and what Corpus decides on validation; false at the
-    // end.
-    // Exit 3: the file is damaged, or a record is longer than config.longest; 4: reading fails.
+    // Fills in the next segment; false at the end. Corpus sets `file`, and decides which records
+    // are for validation. Exit 3: the file is damaged, or a record is longer than config.longest;
+    // 4: reading fails.
     virtual Result<bool> next(Segment& segment) = 0;
     virtual int64_t file_bytes() const = 0;    // bytes of the file read so far, compressed
     // First text of invalid UTF-8 read so far: file, offset, byte; empty: none.
@@ -77,10 +77,10 @@ class DocumentReader {
     bool records = true;    // every segment is a document
 };
 
-// Opens a file in its format. hold_out_tail: the last config.val_fraction of a text is a document
-// of its own, for validation. The config must outlive the reader. Exit 3: no text; the message
-// says what was found, and a remedy.
 typedef std::unique_ptr<DocumentReader> ReaderPtr;
+// Opens a file in its format. hold_out_tail: the last config.val_fraction of a text is a document
+// of its own, for validation. The config must outlive the reader. Exit 3: the file is no text in
+// that format; the message says what was found, and a remedy.
 Result<ReaderPtr> open_documents(const std::string& path, const CorpusConfig& config, bool hold_out_tail);
 // The format of a file by name and options alone; automatic: only its content tells.
 TextFormat format_by_name(const std::string& path, const CorpusConfig& config);

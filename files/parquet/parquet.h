@@ -44,8 +44,9 @@ struct ParquetFooter {
 // column (the message lists them), or a column that does not hold texts. Exit 4: the disk fails.
 Result<ParquetFooter> parquet_footer(const File& file, const std::string& name);
 bool is_parquet(std::string_view head);    // whether a file that begins so is Parquet
-// Decompresses into `out` at most `size` bytes, the number that the page's header gives. False:
-// damaged, or another number. Memory grows only with bytes that are really there.
+// Decompresses a page into `out`. `size` is the number of bytes that the page's header promises.
+// False: the page is damaged, or has another number of bytes. A damaged header cannot take much
+// memory, because `out` grows in proportion to the bytes in `in`.
 bool parquet_decompress(ParquetCodec codec, std::string_view in, size_t size, std::string& out);
 
 // Reads a run-length and bit-packed sequence of numbers of `width` bits (the format's hybrid).

@@ -60,9 +60,9 @@ Status not_finite(const std::string& where, double logprob);
 
 // ---- metrics.cpp --------------------------------------------------------------------------------
 
-// A mean and its standard error, from the sample's variance (n - 1). `pools`, by value: with
-// several of them the variance is the pooled one within each, as lm-evaluation-harness computes a
-// group's.
+// A mean and its standard error, from the sample's variance (n - 1). `pools` names each value's
+// pool (a subject, for instance). With several pools the variance is taken within each and pooled,
+// because lm-evaluation-harness computes a group's error like this.
 MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
                          const std::vector<std::string>& pools = {});
 // A task's metrics from its items' numbers, which Task::kind and Task::metrics define: a number for

@@ -1,7 +1,10 @@
-// run_state.h - whether a run is running, and how it ended: in its file `lock`, which its process
-// holds. Line 1 names the process (train/plan.cpp); then come
-//   steps 5000                           the steps that it is to do, once they are known
-//   finished after step 5000             when it ends; or stopped, failed, with ": " and the reason
+// run_state.h - tells whether a run is running, and how it ended. RUN/lock says both: the run's
+// process holds a lock (flock) on this file while it runs, and writes these lines into it:
+//   (line 1)                             the process (train/plan.cpp)
+//   steps 5000                           the steps that the run is to do, once they are known
+//   finished after step 5000             how it ended; or stopped, failed, with ": " and the reason
+// A killed process writes no last line, but the system frees its lock: the run counts as stopped,
+// or as finished if metrics.jsonl has its last step.
 #pragma once
 #include <cstdint>
 #include <string>
