@@ -55,7 +55,7 @@ class CheckpointWriter {
                               const Disk& calls = real_disk())
         : run(of_run), keep(most), coordinator(of_ranks), disk(calls) {}
     CheckpointWriter(const CheckpointWriter&) = delete;
-    ~CheckpointWriter();    // gives up a checkpoint that is not finished
+    ~CheckpointWriter();    // waits for the thread; without the other ranks, an open checkpoint ends
 
     // Bytes of host memory that Copy::yes takes on this rank: this rank's tensors as in files, and
     // what transposing some of them takes meanwhile.

@@ -32,8 +32,8 @@ struct Loaded {
     }
     Model& model() { return *m.model; }
 };
-const Task& task_of(const std::string& name) {
-    const Result<std::vector<const Task*>> found = tasks_named(name);
+const EvalTask& task_of(const std::string& name) {
+    const Result<std::vector<const EvalTask*>> found = tasks_named(name);
     REQUIRE(found.ok());
     return *found.value[0];
 }
@@ -363,7 +363,7 @@ std::string bundle_of(const std::string& items) {
     write_file(dir + "/core.yaml",
                "icl_tasks:\n- label: one\n  dataset_uri: x.jsonl\n  num_fewshot: [0]\n"
                "  icl_task_type: multiple_choice\n");
-    write_file(dir + "/eval_meta_data.csv", "Eval Task,Random baseline\none,50\n");
+    write_file(dir + "/eval_meta_data.csv", "Eval EvalTask,Random baseline\none,50\n");
     write_file(dir + "/eval_data/x.jsonl", items);
     return dir;
 }
@@ -435,11 +435,12 @@ TEST_CASE("eval tasks: core.yaml and its baselines, whole and damaged") {
     CHECK(tasks.value[0].kind == CoreTask::Kind::schema);
     CHECK((tasks.value[1].label == "two" && tasks.value[1].uri == "y.jsonl" && tasks.value[1].shots == 0));
     CHECK((tasks.value[1].delimiter == "\nA: " && tasks.value[0].delimiter == " "));
-    REQUIRE(parse_baselines("Random baseline,Eval Task\n25,one\n\n50.5,two\n", "m.csv", &tasks.value).ok());
+    REQUIRE(parse_baselines("Random baseline,Eval EvalTask\n25,one\n\n50.5,two\n", "m.csv", &tasks.value).ok());
     CHECK((tasks.value[0].random == 25 && tasks.value[1].random == 50.5));
     for (const char* csv :
-         {"", "Eval Task\none\n", "Eval Task,Random baseline\none,25\n", "Eval Task,Random baseline\none,100\ntwo,3\n",
-          "Eval Task,Random baseline\none,x\ntwo,3\n", "Eval Task,Random baseline\n\"one,25\n"})
+         {"", "Eval EvalTask\none\n", "Eval EvalTask,Random baseline\none,25\n",
+          "Eval EvalTask,Random baseline\none,100\ntwo,3\n", "Eval EvalTask,Random baseline\none,x\ntwo,3\n",
+          "Eval EvalTask,Random baseline\n\"one,25\n"})
         CHECK(parse_baselines(csv, "m.csv", &tasks.value).code == Exit::input);
     for (const char* bad : {"", "icl_tasks:\n", "icl_tasks:\n  label: x\n", "icl_tasks:\n-\n  label: x\n",
                             "icl_tasks:\n- label x\n", "icl_tasks:\n- label: \"x\n",

@@ -95,7 +95,7 @@ struct Source {    // a file that is being opened
     TextBuffer buffer(bool watch) const { return {path, text, watch}; }
 };
 Result<ReaderPtr> open_text(const Source& s) {
-    if (s.config.lines) return ReaderPtr(new LineReader(s.buffer(true), s.config, false));
+    if (s.config.lines) return ReaderPtr(new LineTexts(s.buffer(true), s.config, false));
     int64_t until_tail = INT64_MAX;
     if (s.hold_out_tail && s.config.val_fraction > 0) {
         const int64_t bytes = TRY(text_bytes(s.path, s.text));
@@ -104,8 +104,8 @@ Result<ReaderPtr> open_text(const Source& s) {
     return ReaderPtr(new TextReader(s.buffer(true), s.config, until_tail));
 }
 // Invalid UTF-8 in JSON is an error, and needs no note.
-Result<ReaderPtr> open_jsonl(const Source& s) { return ReaderPtr(new LineReader(s.buffer(false), s.config, true)); }
-Result<ReaderPtr> open_json(const Source& s) { return ReaderPtr(new JsonReader(s.buffer(false), s.config)); }
+Result<ReaderPtr> open_jsonl(const Source& s) { return ReaderPtr(new LineTexts(s.buffer(false), s.config, true)); }
+Result<ReaderPtr> open_json(const Source& s) { return ReaderPtr(new JsonTexts(s.buffer(false), s.config)); }
 Result<ReaderPtr> open_csv(const Source& s) { return ReaderPtr(new CsvReader(s.buffer(true), s.config, ',')); }
 Result<ReaderPtr> open_tsv(const Source& s) { return ReaderPtr(new CsvReader(s.buffer(true), s.config, '\t')); }
 Result<ReaderPtr> open_parquet(const Source& s) {

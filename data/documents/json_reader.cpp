@@ -14,13 +14,13 @@ constexpr int DEPTH = 64;    // most nesting in a record
 constexpr std::string_view SPACE = " \t\r\n\x1E", SCALAR_ENDS = " \t\r\n\x1E,]}";
 }    // namespace
 
-std::string JsonReader::where() const {
+std::string JsonTexts::where() const {
     const std::string at = buffer.path() + ":" + std::to_string(line);
     return array ? at + " (element " + std::to_string(count) + ")" : at;
 }
 
 // False: the file has ended.
-Result<bool> JsonReader::skip_space() {
+Result<bool> JsonTexts::skip_space() {
     for (;;) {
         TRY(buffer.fill(1));
         const std::string_view rest = buffer.unread();
@@ -33,7 +33,7 @@ Result<bool> JsonReader::skip_space() {
 }
 
 // Whether the next byte is a bracket or a comma of the array, which is then passed.
-Result<bool> JsonReader::punctuation(char next) {
+Result<bool> JsonTexts::punctuation(char next) {
     const State old = state;
     if (state == State::start && next == '[') array = true, state = State::first;
     else if (array && next == ']' && (state == State::first || state == State::after)) state = State::end;
@@ -44,7 +44,7 @@ Result<bool> JsonReader::punctuation(char next) {
     return state != old;
 }
 
-Result<size_t> JsonReader::value_length() {
+Result<size_t> JsonTexts::value_length() {
     const size_t longest = size_t(c.longest) << 20;
     size_t at = 0, depth = 0;
     bool quoted = false;
@@ -79,7 +79,7 @@ Result<size_t> JsonReader::value_length() {
     }
 }
 
-Result<bool> JsonReader::next(Segment& segment) {
+Result<bool> JsonTexts::next(Segment& segment) {
     while (TRY(skip_space())) {
         if (state == State::end)
             return fail(Exit::input, "%s:%lld: expected nothing behind the JSON array, found more",

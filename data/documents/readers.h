@@ -25,9 +25,9 @@ class TextReader : public DocumentReader {
 };
 
 // A document on each line that is not blank: text, or a JSON object.
-class LineReader : public DocumentReader {
+class LineTexts : public DocumentReader {
   public:
-    LineReader(TextBuffer text, const CorpusConfig& config, bool is_json)
+    LineTexts(TextBuffer text, const CorpusConfig& config, bool is_json)
         : buffer(std::move(text)), c(config), json(is_json) {}
     Result<bool> next(Segment& segment) override;
     int64_t file_bytes() const override { return buffer.file_bytes(); }
@@ -41,9 +41,9 @@ class LineReader : public DocumentReader {
 };
 
 // JSON objects or strings: the elements of an array, or values one after the other, on any lines.
-class JsonReader : public DocumentReader {
+class JsonTexts : public DocumentReader {
   public:
-    JsonReader(TextBuffer text, const CorpusConfig& config) : buffer(std::move(text)), c(config) {}
+    JsonTexts(TextBuffer text, const CorpusConfig& config) : buffer(std::move(text)), c(config) {}
     Result<bool> next(Segment& segment) override;
     int64_t file_bytes() const override { return buffer.file_bytes(); }
 

@@ -38,7 +38,7 @@ Result<bool> TextReader::next(Segment& segment) {
                 c.flags ? "; --longest-line allows more, which takes some 20 bytes of memory a byte" : "");
 }
 
-Result<bool> LineReader::next(Segment& segment) {
+Result<bool> LineTexts::next(Segment& segment) {
     const size_t longest = size_t(c.longest) << 20;
     for (;;) {
         size_t length = 0;

@@ -36,11 +36,12 @@ class ResultTable {
 };
 
 // The tasks that names stand for; CORE has none.
-Result<std::vector<const Task*>> tasks_of(const std::vector<std::string>& names) {
-    std::vector<const Task*> all;
+Result<std::vector<const EvalTask*>> tasks_of(const std::vector<std::string>& names) {
+    std::vector<const EvalTask*> all;
     for (const std::string& name : names)
-        for (const Task* task :
-             TRY(name == CORE_NAME ? Result<std::vector<const Task*>>(std::vector<const Task*>{}) : tasks_named(name)))
+        for (const EvalTask* task :
+             TRY(name == CORE_NAME ? Result<std::vector<const EvalTask*>>(std::vector<const EvalTask*>{})
+                                   : tasks_named(name)))
             all.push_back(task);
     return all;
 }
@@ -67,10 +68,10 @@ Status check_found(const TaskFlags& o) {
 }
 // Refuses options that no task heeds, and notes the tasks that do not heed --shots.
 Status check_heeded(const TaskFlags& o) {
-    const std::vector<const Task*> all = TRY(tasks_of(o.tasks));
+    const std::vector<const EvalTask*> all = TRY(tasks_of(o.tasks));
     std::string without = std::count(o.tasks.begin(), o.tasks.end(), CORE_NAME) ? CORE_NAME : "";
     bool heeded = false, windows = false;
-    for (const Task* t : all) {
+    for (const EvalTask* t : all) {
         if (t->own_examples) without += (without.empty() ? "" : ", ") + std::string(t->name);
         heeded |= !t->own_examples;
         windows |= t->kind == TaskKind::rolling;
@@ -136,7 +137,7 @@ Json results_json(const std::vector<TaskResult>& results) {
 
 Status check_names(const std::vector<std::string>& names, const char* flag) {
     std::vector<std::string> all(size_t(std::count(names.begin(), names.end(), CORE_NAME)), CORE_NAME);
-    for (const Task* task : TRY(tasks_of(names))) all.push_back(task->name);
+    for (const EvalTask* task : TRY(tasks_of(names))) all.push_back(task->name);
     for (const std::string& name : all)
         if (std::count(all.begin(), all.end(), name) > 1)
             return fail(Exit::usage, "%s: %s is given twice; a file can be a pattern such as 'mmlu/*_test.csv'", flag,
@@ -173,7 +174,7 @@ Result<std::vector<PreparedEvaluation>> prepare_evaluations(const std::vector<st
             all.push_back({.name = CORE_NAME, .core = TRY(prepare_core(tokenizer, options))});
             continue;
         }
-        for (const Task* task : TRY(tasks_named(names[i])))
+        for (const EvalTask* task : TRY(tasks_named(names[i])))
             all.push_back({.name = task->name, .task = TRY(prepare_task(*task, tokenizer, options))});
     }
     return all;

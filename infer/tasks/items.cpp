@@ -187,7 +187,7 @@ Object values_of(const Record& record, const TaskLayout& layout, size_t& fitting
     return values;
 }
 // The values of the layout that fits, and that layout.
-Result<Object> fields_of(const Task& task, const Record& record, const TaskLayout*& fits) {
+Result<Object> fields_of(const EvalTask& task, const Record& record, const TaskLayout*& fits) {
     size_t fitting = 0, most = 0;
     std::string wrong, first_wrong;
     for (const TaskLayout& layout : task.layouts) {
@@ -199,7 +199,7 @@ Result<Object> fields_of(const Task& task, const Record& record, const TaskLayou
     }
     std::string other;
     for (const bool same_kind : {true, false})    // a task of the same kind is likelier meant
-        for (const Task& another : tasks())
+        for (const EvalTask& another : tasks())
             for (const TaskLayout& layout : another.layouts) {
                 (void)values_of(record, layout, fitting, wrong);
                 if (wrong.empty() && other.empty() && (another.kind == task.kind || !same_kind)) other = another.name;
@@ -234,7 +234,7 @@ const char* gold_path(const TaskLayout& layout) {
     return "gold";
 }
 // The number of the right one of n answers.
-Result<int> gold_of(const Task& task, const TaskLayout& layout, const Object& values, size_t n,
+Result<int> gold_of(const EvalTask& task, const TaskLayout& layout, const Object& values, size_t n,
                     const std::string& where) {
     const Object& gold = values["gold"];
     const std::string text = label_text(gold);
@@ -261,7 +261,7 @@ Result<int> gold_of(const Task& task, const TaskLayout& layout, const Object& va
 struct Templates {
     ChatTemplate prompt, answers, description;
 };
-Result<std::string> rendered(const ChatTemplate& t, const Object& values, const Task& task, const Record& record) {
+Result<std::string> rendered(const ChatTemplate& t, const Object& values, const EvalTask& task, const Record& record) {
     Result<std::string> text = t.render(values, 0);
     if (text.ok()) return text;
     return fail(Exit::input, "%s: %s: %s", record.where.c_str(), task.name, text.status.message.c_str());
@@ -273,7 +273,7 @@ std::vector<std::string> list_of(const std::string& json) {
     for (const Object& text : list) texts.push_back(text.get<std::string>());    // by tojson
     return texts;
 }
-Result<Item> item_of(const Task& task, const Templates& t, const Record& record) {
+Result<Item> item_of(const EvalTask& task, const Templates& t, const Record& record) {
     Item item{.record = record};
     const TaskLayout* layout = nullptr;
     const Object values = TRY(fields_of(task, record, layout));
@@ -336,14 +336,14 @@ Result<std::vector<Record>> read_records(const std::string& path, const std::vec
     return parse_records(text, path == "-" ? "stdin" : path, columns);
 }
 
-Result<std::vector<Item>> task_items(const Task& task, const std::vector<Record>& records) {
+Result<std::vector<Item>> task_items(const EvalTask& task, const std::vector<Record>& records) {
     const Templates templates = {TRY(ChatTemplate::parse(task.prompt)), TRY(ChatTemplate::parse(task.answers)),
                                  TRY(ChatTemplate::parse(task.description))};
     std::vector<Item> items;
     for (const Record& record : records) items.push_back(TRY(item_of(task, templates, record)));
     return items;
 }
-Result<std::vector<Item>> read_items(const Task& task, const std::string& pattern) {
+Result<std::vector<Item>> read_items(const EvalTask& task, const std::string& pattern) {
     std::vector<const char*> columns;
     for (const TaskLayout& layout : task.layouts)
         if (!layout.columns.empty()) columns = layout.columns;

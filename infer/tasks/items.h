@@ -29,24 +29,24 @@ Result<std::vector<std::vector<std::string>>> parse_csv_rows(const std::string& 
 
 struct Item {
     Record record;
-    std::string description = {}, pool = {};    // pool: the value of Task::pool_by
+    std::string description = {}, pool = {};    // pool: the value of EvalTask::pool_by
     std::vector<std::string> prompts = {};      // one; TaskKind::contexts: several
     std::vector<std::string> answers = {};      // TaskKind::choices: several; other kinds: one
     int gold = -1;                              // number of the right answer or context
     std::vector<bool> truths = {};              // Metric::mass: which answers are right
-    std::string published = {};                 // TaskKind::rolling: the answer before Task::clean
+    std::string published = {};                 // TaskKind::rolling: the answer before EvalTask::clean
     const std::string& shown_prompt() const { return prompts[gold >= 0 && prompts.size() > 1 ? size_t(gold) : 0]; }
     const std::string& shown_answer() const { return answers[gold >= 0 && answers.size() > 1 ? size_t(gold) : 0]; }
 };
 // Makes items of a task's records. Exit 3: names file, line and field; for the fields of another
 // task, that task.
-Result<std::vector<Item>> task_items(const Task& task, const std::vector<Record>& records);
+Result<std::vector<Item>> task_items(const EvalTask& task, const std::vector<Record>& records);
 // Reads the files that a path, or a glob pattern, names, as task_items. Exit 3 also if none matches
 // or they have no items.
-Result<std::vector<Item>> read_items(const Task& task, const std::string& pattern);
+Result<std::vector<Item>> read_items(const EvalTask& task, const std::string& pattern);
 
 // The text before each item's prompt: description and examples, drawn from `pool` as
 // lm-evaluation-harness draws them. same_file: the pool has the items, too; an item is no example
 // for itself. Exit 2: the pool has too few items.
-Result<std::vector<std::string>> task_prefixes(const Task& task, const std::vector<Item>& items,
+Result<std::vector<std::string>> task_prefixes(const EvalTask& task, const std::vector<Item>& items,
                                                const std::vector<Item>& pool, bool same_file, int shots);

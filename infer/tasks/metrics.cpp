@@ -25,7 +25,7 @@ MetricResult mean_metric(const std::string& name, const std::vector<double>& val
     }
     return {name, all.sum / n, std::sqrt(squares / (n - double(by_pool.size()))) / std::sqrt(n)};
 }
-std::vector<MetricResult> task_metrics(const Task& task, const std::vector<std::vector<double>>& by_item,
+std::vector<MetricResult> task_metrics(const EvalTask& task, const std::vector<std::vector<double>>& by_item,
                                        const std::vector<std::string>& pools) {
     auto column = [&](size_t k) {
         std::vector<double> values;

@@ -12,12 +12,12 @@
 namespace {
 constexpr double MOST_IN_WINDOWS = 1 << 29;    // tokens, 2 GiB
 
-Status at(const Item& item, const Task& task, const Status& s) {
+Status at(const Item& item, const EvalTask& task, const Status& s) {
     return {s.code, item.record.where + ": " + task.name + ": " + s.message};
 }
 
 // The item's contexts and continuations, one pair for each answer or context.
-std::vector<std::pair<std::string, std::string>> pairs_of(const Task& task, const Item& item,
+std::vector<std::pair<std::string, std::string>> pairs_of(const EvalTask& task, const Item& item,
                                                           const std::string& prefix) {
     std::vector<std::pair<std::string, std::string>> pairs;
     const std::string delimiter = task.kind == TaskKind::completion ? "" : " ";    // a completion begins with its own
@@ -202,7 +202,7 @@ Status not_finite(const std::string& where, double logprob) {
                 where.c_str(), logprob);
 }
 
-Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, const TaskOptions& o) {
+Result<PreparedTask> prepare_task(const EvalTask& task, const Tokenizer& tokenizer, const TaskOptions& o) {
     PreparedTask t{.task = &task, .shots = task.own_examples || o.shots < 0 ? task.shots : o.shots};
     std::vector<Item> all = TRY(read_items(task, o.file)), pool;
     if (!o.shots_file.empty()) pool = TRY(read_items(task, o.shots_file));

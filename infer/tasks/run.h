@@ -18,7 +18,7 @@ struct TaskOptions {
 };
 // A task whose files have been read; it can run several times.
 struct PreparedTask {
-    const Task* task = nullptr;
+    const EvalTask* task = nullptr;
     int shots = 0;
     std::vector<Item> items = {};
     std::vector<std::string> prefixes = {};          // description and examples, by item
@@ -40,7 +40,7 @@ struct TaskResult {
 };
 // Exit 2, 3: as task_prefixes, read_items and encode_request; names the item. shots has no effect
 // on a task with examples of its own.
-Result<PreparedTask> prepare_task(const Task& task, const Tokenizer& tokenizer, const TaskOptions& options);
+Result<PreparedTask> prepare_task(const EvalTask& task, const Tokenizer& tokenizer, const TaskOptions& options);
 struct RunOptions {
     int groups = 0;       // items at a time; 0: as many as fit a pass
     bool each = false;    // also fills in samples
@@ -65,10 +65,10 @@ Status not_finite(const std::string& where, double logprob);
 // because lm-evaluation-harness computes a group's error like this.
 MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
                          const std::vector<std::string>& pools = {});
-// A task's metrics from its items' numbers, which Task::kind and Task::metrics define: a number for
+// A task's metrics from its items' numbers, which EvalTask::kind and EvalTask::metrics define: a number for
 // each metric; generation: strict and flexible match; rolling: log-likelihood, words and bytes.
 // `pools`: Item::pool, by item.
-std::vector<MetricResult> task_metrics(const Task& task, const std::vector<std::vector<double>>& by_item,
+std::vector<MetricResult> task_metrics(const EvalTask& task, const std::vector<std::vector<double>>& by_item,
                                        const std::vector<std::string>& pools = {});
 // GSM8K's answer in a generated text: strict, the number behind "#### "; flexible, the last number.
 // "[invalid]" if there is none.

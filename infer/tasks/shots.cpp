@@ -61,7 +61,7 @@ class Shots {
 };
 }    // namespace
 
-Result<std::vector<std::string>> task_prefixes(const Task& task, const std::vector<Item>& items,
+Result<std::vector<std::string>> task_prefixes(const EvalTask& task, const std::vector<Item>& items,
                                                const std::vector<Item>& pool, bool same_file, int shots) {
     std::map<std::string, std::vector<const Item*>> pools;
     for (const Item& item : pool) pools[item.pool].push_back(&item);

@@ -41,7 +41,7 @@ constexpr const char* TRUTHFULQA =
     "A: The 1992 Olympics were held in Barcelona, Spain.\n\n"
     "Q: {{ question }}\nA:";
 
-Task arc(const char* name) {
+EvalTask arc(const char* name) {
     return {.name = name,
             .kind = TaskKind::choices,
             .layouts = ARC,
@@ -50,7 +50,7 @@ Task arc(const char* name) {
             .metrics = {Metric::acc, Metric::acc_norm},
             .source = "Clark et al. 2018, arXiv:1803.05457"};
 }
-Task truthfulqa_of(const char* name, std::vector<TaskLayout> layouts, Metric metric) {
+EvalTask truthfulqa_of(const char* name, std::vector<TaskLayout> layouts, Metric metric) {
     return {.name = name,
             .kind = TaskKind::choices,
             .layouts = std::move(layouts),
@@ -63,7 +63,7 @@ Task truthfulqa_of(const char* name, std::vector<TaskLayout> layouts, Metric met
 
 const std::vector<Metric> ROLLING = {Metric::word_perplexity, Metric::byte_perplexity, Metric::bits_per_byte};
 
-const std::vector<Task> TASKS = {
+const std::vector<EvalTask> TASKS = {
     {.name = "hellaswag",
      .kind = TaskKind::choices,
      .layouts = {{{{"activity", "activity_label", text},
@@ -168,17 +168,17 @@ const std::vector<Task> TASKS = {
 };
 }    // namespace
 
-const std::vector<Task>& tasks() { return TASKS; }
+const std::vector<EvalTask>& tasks() { return TASKS; }
 std::vector<std::string> task_names() {
     std::vector<std::string> names;
-    for (const Task& task : TASKS) names.push_back(task.name);
+    for (const EvalTask& task : TASKS) names.push_back(task.name);
     names.push_back("truthfulqa_mc");
     names.push_back("core");
     return names;
 }
-Result<std::vector<const Task*>> tasks_named(const std::string& name) {
-    std::vector<const Task*> found;
-    for (const Task& task : TASKS)
+Result<std::vector<const EvalTask*>> tasks_named(const std::string& name) {
+    std::vector<const EvalTask*> found;
+    for (const EvalTask& task : TASKS)
         if (name == task.name || (name == "truthfulqa_mc" && std::string(task.name).starts_with(name)))
             found.push_back(&task);
     if (!found.empty()) return found;

@@ -33,7 +33,7 @@ enum class TaskKind { choices, contexts, completion, generation, rolling };
 // mass: the right answers' part of the probability. match: the number in a generated text is right.
 enum class Metric { acc, acc_norm, mass, perplexity, match, word_perplexity, byte_perplexity, bits_per_byte };
 
-struct Task {
+struct EvalTask {
     const char* name;
     TaskKind kind;
     std::vector<TaskLayout> layouts;
@@ -54,9 +54,9 @@ struct Task {
     int most_tokens = 256;                                      // generation
     const char* source = "";                                    // paper or page of the data
 };
-const std::vector<Task>& tasks();
+const std::vector<EvalTask>& tasks();
 std::vector<std::string> task_names();
 // The tasks of a name: truthfulqa_mc is both of its metrics' tasks. Exit 2: no such task; the
 // message lists all.
-Result<std::vector<const Task*>> tasks_named(const std::string& name);
+Result<std::vector<const EvalTask*>> tasks_named(const std::string& name);
 const char* metric_name(Metric metric);
