@@ -256,10 +256,10 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     Json row = Json::object("step", state.step, "loss", s.loss, "lr", lr, "grad_norm", s.norm, "ms", 1e3 * seconds,
                             "tokens_per_second", rate);
     if (device.peak > 0) row.set("mfu", work / device.peak);
+    if (save_seconds > 0) row.set("save_ms", 1e3 * std::exchange(save_seconds, 0));
     row.set("memory", int64_t(memory), "time", unix_seconds());
     loss->add_speeds(row);
     row.set("tokens", state.tokens);
-    if (save_seconds > 0) row.set("save_ms", 1e3 * std::exchange(save_seconds, 0));
     add_data(row);
     loss->add_metrics(row);
     if (s.skipped) row.set("skipped", true);
@@ -343,7 +343,6 @@ Status Trainer::save(bool wait) {
     saved_at = now_seconds();
     save_due = false;
     save_step = state.step;
-    best_before_save = previous_best;
     auto flush = [this, file = metrics ? fileno(metrics) : -1] {
         if (file >= 0 && fsync(file) != 0)
             return fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
@@ -371,8 +370,7 @@ Status Trainer::save_failed(const Status& s) {
         return s;
     }
     progress.note("warning: no checkpoint of step " + step + ": " + s.message);
-    if (o.keep_best && state.best_step == save_step) std::tie(state.best_step, state.best_loss) = best_before_save;
-    if (previous_best.first == save_step) previous_best = best_before_save;
+    if (o.keep_best && state.best_step == save_step) std::tie(state.best_step, state.best_loss) = previous_best;
     return s;
 }
 // Waits for the checkpoint that is being written, if any.
@@ -430,6 +428,8 @@ Status Trainer::validate() {
         if (seconds > 2) progress.line(countdown_text("validation", "windows", done, windows, seconds));
     };
     const double mean = TRY(loss->validate(show));
+    // The next best is one that is better than the best with a checkpoint.
+    if (o.keep_best && state.best_step == save_step) (void)end_save();
     const bool better = mean < state.best_loss;    // false unless finite
     previous_best = {state.best_step, state.best_loss};
     state.bad_validations = better ? 0 : state.bad_validations + 1;

@@ -20,8 +20,8 @@ std::string manifest_text(const std::vector<FileChecksum>& sums);
 // Exit 3: the file is missing, or its text is not one that manifest_text writes.
 Result<std::vector<FileChecksum>> manifest_parse(const std::string& text, const std::string& path);
 Result<std::vector<FileChecksum>> manifest_read(const std::string& dir);
-// Checks a file's size and, with `contents`, its checksum: on all cores, or with Cores::one beside a
-// computation that needs the others. Exit 3.
+// Checks a file's size and, with `contents`, its checksum: on all cores, or with Cores::one beside
+// a computation that needs the others. Exit 3.
 enum class Cores { one, all };
 Status checksum_verify(const std::string& path, const FileChecksum& expected, bool contents = true,
                        Cores cores = Cores::all);

@@ -202,7 +202,7 @@ TEST_CASE("shard sets: a signal that stops tokenize leaves no temporary file, an
     const std::string dir = temporary_directory(), never = dir + "/never.txt";
     std::string lines;
     const std::string line = "{\"text\":\"a\",\"more\":\"" + std::string(1000, 'a') + "\"}\n";
-    for (int i = 0; i < 18000; i++) lines += line;    // over the 16 MiB held at a time
+    for (int i = 0; i < 70000; i++) lines += line;    // four batches of 16 MiB, and the first is written
     write_file(dir + "/a.jsonl", lines);
     REQUIRE(mkfifo(never.c_str(), 0600) == 0);    // keeps tokenize waiting
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -214,7 +214,7 @@ TEST_CASE("shard sets: a signal that stops tokenize leaves no temporary file, an
         };
         const double start = now_seconds();
         while (temporary() < 5 && now_seconds() < start + 30 && p.running()) usleep(1000);
-        CHECK(temporary() == 5);    // four shards and the lock
+        CHECK(temporary() >= 5);    // four shards and the lock
         p.send(number);
         const ProcessResult r = p.wait();
         CHECK(r.signal == number);

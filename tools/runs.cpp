@@ -50,7 +50,7 @@ constexpr int64_t MAX_LINE = 16 << 20, MAX_LAST = 64 << 20;    // bytes: a line,
 void read_rows(const std::string& path, Run* run) {
     if (access(path.c_str(), F_OK) != 0) return;
     std::deque<std::pair<int64_t, std::string>> last;    // line numbers and lines
-    int64_t number = 0, bytes = 0;                       // of the last line; of `last`
+    int64_t number = 0, bytes = 0;                       // the last line's; `last`'s
     auto parsed = [&](int64_t line_number, std::string_view line, bool may_be_cut) -> nlohmann::json {
         const std::string where = escape_control(path) + ":" + std::to_string(line_number);
         Result<nlohmann::json> row = json_parse(line, where, 4);

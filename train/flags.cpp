@@ -481,8 +481,10 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          },
          {
              {"--save-every", &o.save_every, "steps between checkpoints; 0: never by steps", 0, 1e12},
-             {"--async-save", &o.async_save,
-              "a thread writes checkpoints during the next steps, from a copy, if memory has room for one"},
+             {.name = "--async-save",
+              .to = &o.async_save,
+              .help = "a thread writes checkpoints during the next steps, from a copy, if memory has room for one",
+              .level = Level::expert},
              {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
              {"--keep-best", &o.keep_best, "with validation: also keep the checkpoint with the lowest validation loss"},
          }}};

@@ -23,7 +23,7 @@ Status each_line(const std::string& path, int64_t longest,
     const std::string name = escape_control(path);
     Result<File> file = File::open(path);
     if (!file.ok()) return fail(file.status.code, "%s", escape_control(file.status.message).c_str());
-    std::string text;                 // of the file from the current line on
+    std::string text;                 // the file from the current line on
     size_t from = 0, searched = 0;    // the line's first byte; bytes of `text` without its newline
     int64_t number = 1, offset = 0;
     bool end = false;

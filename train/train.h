@@ -158,11 +158,10 @@ struct Trainer {
            saved_at = 0;                                     // seconds: start of loop, last step's end, last checkpoint
     double flops_per_token = 0, measured_peak = 0;           // FLOPs; FLOP/s of a large product
     int64_t first_step = 0, issued = 0, device_bytes = 0;    // issued: steps queued on the device so far
-    int64_t save_step = 0;                                   // step of the writer's checkpoint
-    std::pair<int64_t, double> best_before_save = {-1, INFINITY};    // best step and loss, if that checkpoint fails
-    double save_seconds = 0;                                         // training waited for `save`, since the last row
-    bool no_room = false;                                            // a note said that memory for a copy is missing
-    std::unique_ptr<CheckpointWriter> writer;                        // last, as its thread uses the members above
+    int64_t save_step = 0;
+    double save_seconds = 0;                     // training waited for `save`, since the last row
+    bool no_room = false;                        // a note said that memory for a copy is missing
+    std::unique_ptr<CheckpointWriter> writer;    // last, as its thread uses the members above
 
     ~Trainer();
     Status run();
@@ -281,7 +280,7 @@ struct Trainer {
     void end_row();    // with extra_metrics
     Status validate_and_sample();
     Status validate();
-    bool has_room_for_copy();    // of a checkpoint
+    bool has_room_for_copy();
     Status save(bool wait);
     Status save_failed(const Status& s);
     Status end_save();

@@ -98,9 +98,9 @@ Status parse_baselines(const std::string& csv, const std::string& name, std::vec
     auto column = [&](const char* title) {
         return rows.empty() ? 0 : size_t(std::find(rows[0].begin(), rows[0].end(), title) - rows[0].begin());
     };
-    const size_t label = column("Eval EvalTask"), random = column("Random baseline");
+    const size_t label = column("Eval Task"), random = column("Random baseline");
     if (rows.empty() || label == rows[0].size() || random == rows[0].size())
-        return fail(Exit::input, "%s line 1: expected columns \"Eval EvalTask\" and \"Random baseline\"", name.c_str());
+        return fail(Exit::input, "%s line 1: expected columns \"Eval Task\" and \"Random baseline\"", name.c_str());
     for (CoreTask& task : *tasks) {
         const auto row = std::find_if(rows.begin(), rows.end(), [&](const std::vector<std::string>& r) {
             return r.size() > std::max(label, random) && r[label] == task.label;

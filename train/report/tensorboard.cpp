@@ -73,7 +73,7 @@ Status TensorBoard::open(const std::string& run) {
     std::error_code error;
     std::filesystem::create_directories(dir, error);
     name = temporary;
-    unlink(temporary.c_str());    // of a killed run
+    unlink(temporary.c_str());    // a killed run's
     file = fopen(temporary.c_str(), "we");
     if (!file) return fail(Exit::io, "%s: cannot be written: %s", temporary.c_str(), strerror(errno));
     const std::vector<std::filesystem::path> old = event_files(dir);
