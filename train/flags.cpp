@@ -432,8 +432,6 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .min = 0,
               .max = 1e12,
               .needs = {"--val, --chat-val, --prefer-val, --prompts-val or --eval-tasks"}},
-             {"--eval-tasks", &o.eval_tasks,
-              "evaluations at each validation, as in eval --task: 'hellaswag=FILE,arc_easy=FILE'"},
              {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
          },
          {
@@ -444,6 +442,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .min = 0,
               .max = 1e12,
               .needs = {"--val, --chat-val, --prefer-val or --prompts-val"}},
+             {"--eval-tasks", &o.eval_tasks,
+              "evaluations at each validation, as in eval --task: 'hellaswag=FILE,arc_easy=FILE'"},
              {.name = "--eval-limit",
               .to = &o.eval_limit,
               .help = "only the first items of each of --eval-tasks, in mmlu of each subject; 0: all",
