@@ -32,11 +32,11 @@ std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
 
 // Writes `from` (rows, cols) transposed to `to`, in tiles that fit the cache.
 void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
-    constexpr int64_t TILE = 32;
-    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
-        for (int64_t c0 = 0; c0 < cols; c0 += TILE)
-            for (int64_t c = c0; c < std::min(cols, c0 + TILE); c++)
-                for (int64_t r = r0; r < std::min(rows, r0 + TILE); r++) to[c * rows + r] = from[r * cols + c];
+    constexpr int64_t TALL = 8, WIDE = 16;
+    for (int64_t c0 = 0; c0 < cols; c0 += WIDE)
+        for (int64_t r0 = 0; r0 < rows; r0 += TALL)
+            for (int64_t c = c0; c < std::min(cols, c0 + WIDE); c++)
+                for (int64_t r = r0; r < std::min(rows, r0 + TALL); r++) to[c * rows + r] = from[r * cols + c];
 }
 }    // namespace
 
@@ -75,14 +75,20 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix, Te
             }
             return {};
         };
-        // Must be called in order: the first call reads the whole tensor, the last call frees it.
+        auto transposed = [=](float* out) -> Status {
+            const auto straight = std::make_unique_for_overwrite<float[]>(size_t(rows * cols));
+            TRY(read(at, rows * cols, straight.get()));
+            transpose(out, straight.get(), rows, cols);
+            return {};
+        };
+        // Must be called for all elements at once, or in order: the first call then reads the whole
+        // tensor, the last call frees it.
         auto read_transposed = [=, host = std::vector<float>()](int64_t first, int64_t count,
                                                                 float* out) mutable -> Status {
+            if (count == rows * cols) return transposed(out);
             if (first == 0) {
-                std::vector<float> straight(size_t(rows * cols));
-                TRY(read(at, rows * cols, straight.data()));
-                host.resize(straight.size());
-                transpose(host.data(), straight.data(), rows, cols);
+                host.resize(size_t(rows * cols));
+                TRY(transposed(host.data()));
             }
             std::copy_n(host.data() + first, count, out);
             if (first + count == rows * cols) std::vector<float>().swap(host);    // `= {}` would keep the memory
