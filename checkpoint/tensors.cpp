@@ -30,13 +30,14 @@ std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
     return t.layout == FileLayout::transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
 }
 
-// Writes `from` (rows, cols) transposed to `to`, in tiles that fit the cache.
-void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
+// Writes `from` (rows, cols) transposed to `to`, whose rows are `stride` apart, in tiles that fit
+// the cache.
+void transpose(float* to, const float* from, int64_t rows, int64_t cols, int64_t stride) {
     constexpr int64_t TALL = 8, WIDE = 16;
     for (int64_t c0 = 0; c0 < cols; c0 += WIDE)
         for (int64_t r0 = 0; r0 < rows; r0 += TALL)
             for (int64_t c = c0; c < std::min(cols, c0 + WIDE); c++)
-                for (int64_t r = r0; r < std::min(rows, r0 + TALL); r++) to[c * rows + r] = from[r * cols + c];
+                for (int64_t r = r0; r < std::min(rows, r0 + TALL); r++) to[c * stride + r] = from[r * cols + c];
 }
 }    // namespace
 
@@ -76,9 +77,14 @@ void add_sources(const Config& c, const Tensor& t, const std::string& prefix, Te
             return {};
         };
         auto transposed = [=](float* out) -> Status {
-            const auto straight = std::make_unique_for_overwrite<float[]>(size_t(rows * cols));
-            TRY(read(at, rows * cols, straight.get()));
-            transpose(out, straight.get(), rows, cols);
+            // Some rows at a time, which stay in the cache and need no new memory.
+            const int64_t some = std::max<int64_t>(8, (int64_t(1) << 16) / cols / 8 * 8);
+            std::vector<float> straight(size_t(std::min(some, rows) * cols));
+            for (int64_t first = 0; first < rows; first += some) {
+                const int64_t count = std::min(some, rows - first);
+                TRY(read(at + first * cols, count * cols, straight.data()));
+                transpose(out + first, straight.data(), count, cols, rows);
+            }
             return {};
         };
         // Must be called for all elements at once, or in order: the first call then reads the whole
@@ -429,7 +435,7 @@ struct FromFiles {
         std::vector<float> columns(size_t(t.cols * rows)), straight(columns.size());
         for (int64_t col = 0; col < t.cols; col++)
             TRY(numbers(f, col * p.rows + r0 - p.first, rows, columns.data() + col * rows));
-        transpose(straight.data(), columns.data(), t.cols, rows);
+        transpose(straight.data(), columns.data(), t.cols, rows, t.cols);
         const int64_t from = std::max(first, r0 * t.cols), end = std::min(first + n, (r0 + rows) * t.cols);
         std::copy_n(straight.data() + from - r0 * t.cols, end - from, to + from - first);
         return {};
