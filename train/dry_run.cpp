@@ -40,7 +40,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     for (const Tensor& x : config_tensors(t.config))
         if (x.layout == FileLayout::transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
     rows.push_back({"a checkpoint in the making",
-                    2 * largest + (4 << 20) + collected_bytes(t.config, t.plan, t.device.dtype == Dtype::bf16)});
+                    largest + (4 << 20) + collected_bytes(t.config, t.plan, t.device.dtype == Dtype::bf16)});
     // Libraries allocate memory on first use. A toy model runs first, so that this process's
     // measured memory includes theirs.
     Device toy = TRY(open_device(t.o.device, true));
