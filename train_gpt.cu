@@ -315,7 +315,9 @@ Status Trainer::catch_up() {
 constexpr double WRITER_SHARE = 0.04;
 
 bool Trainer::has_room_for_copy() {
-    const double needed = 1.1 * double(CheckpointWriter::copy_cost(*device.model).bytes()) * ranks.info.local_ranks;
+    const int64_t bytes = CheckpointWriter::copy_bytes(*device.model);
+    if (bytes <= writer->kept_bytes()) return true;
+    const double needed = 1.1 * double(bytes) * ranks.info.local_ranks;
     const auto free = double(cpu_ops<float>().free_bytes());
     if (needed + (256 << 20) < free) return true;
     if (!std::exchange(no_room, true))

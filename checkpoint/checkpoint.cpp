@@ -1,4 +1,4 @@
-// checkpoint.cpp - checkpoints of a run: prune, verify, find. writer.cpp writes them.
+// checkpoint.cpp - checkpoints of a run: verify, find, prune. writer.cpp writes them.
 #include "checkpoint.h"
 
 #include <algorithm>
@@ -22,51 +22,9 @@
 
 namespace fs = std::filesystem;
 
-// ---- prune --------------------------------------------------------------------------------------
-
-static Status verify(const ModelSource& m, bool weights, Cores cores = Cores::all);
-
-// Whether a checkpoint is whole. Of those in `known`, whose bytes were written or checked before,
-// only the files' sizes are compared. With `known`, training goes on beside this.
-static bool is_whole(const std::string& dir, std::set<std::string>* known) {
-    if (!known) return checkpoint_verify(dir).ok();
-    if (!known->contains(dir)) return verify(dir, true, Cores::one).ok() && known->insert(dir).second;
-    const Result<std::vector<FileChecksum>> manifest = manifest_read(dir);
-    return manifest.ok() && std::ranges::all_of(manifest.value, [&](const FileChecksum& s) {
-               return checksum_verify(dir + "/" + s.name, s, false).ok();
-           });
-}
-
-Status checkpoint_prune(const std::string& run, int keep, const Disk& disk, std::set<std::string>* known) {
-    auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
-    TRY(remove_leftovers(run + "/step_", Paths::with_prefix, remove));
-    if (keep == 0) return {};
-    std::vector<std::string> dirs = checkpoint_list(run), unwanted;
-    std::string best;    // best_step's directory, by the newest whole checkpoint
-    int whole = 0;
-    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
-        if (!exists(*dir + "/MANIFEST")) continue;    // without MANIFEST: not written by flatgpt
-        if (whole == keep) {
-            if (*dir != best) unwanted.push_back(*dir);
-        } else if (is_whole(*dir, known) && whole++ == 0) {
-            Result<TrainState> state = checkpoint_state(*dir);
-            if (state.ok() && state.value.best_step >= 0) best = step_directory(run, state.value.best_step);
-        }
-    }
-    if (unwanted.empty()) return {};
-    // All are renamed and RUN is flushed before any is removed, so that a crash leaves no partial
-    // checkpoint under a checkpoint's name.
-    for (const std::string& dir : unwanted) {
-        const std::string away = temporary_name(dir);
-        TRY(rename_directory(disk, dir, away, Overwrite::no));
-    }
-    TRY(disk_status(run, "fsync", retry_eintr([&] { return disk.sync_dir(run.c_str()); })));
-    return remove_leftovers(run + "/step_", Paths::with_prefix, remove);
-}
-
 // ---- verify and find ----------------------------------------------------------------------------
 
-static Status verify(const ModelSource& m, bool weights, Cores cores) {
+static Status verify(const ModelSource& m, bool weights, Cores cores = Cores::all) {
     TRY(m.opened);
     if (m.gguf) return gguf_config(*m.gguf).status;
     const std::string& dir = m.path;
@@ -193,4 +151,44 @@ Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::st
                     (long long)wanted, step ? "" : ", the best by validation,", steps_text(path).c_str());
     TRY(use_of_run(dir, use));
     return ModelSource(dir);
+}
+
+// ---- prune --------------------------------------------------------------------------------------
+
+// Whether a checkpoint is whole. Of those in `known`, whose bytes were written or checked before,
+// only the files' sizes are compared. With `known`, training goes on beside this.
+static bool is_whole(const std::string& dir, std::set<std::string>* known) {
+    if (!known) return checkpoint_verify(dir).ok();
+    if (!known->contains(dir)) return verify(dir, true, Cores::one).ok() && known->insert(dir).second;
+    const Result<std::vector<FileChecksum>> manifest = manifest_read(dir);
+    return manifest.ok() && std::ranges::all_of(manifest.value, [&](const FileChecksum& s) {
+               return checksum_verify(dir + "/" + s.name, s, false).ok();
+           });
+}
+
+Status checkpoint_prune(const std::string& run, int keep, const Disk& disk, std::set<std::string>* known) {
+    auto remove = [&](const std::string& left) { return remove_directory(left, disk); };
+    TRY(remove_leftovers(run + "/step_", Paths::with_prefix, remove));
+    if (keep == 0) return {};
+    std::vector<std::string> dirs = checkpoint_list(run), unwanted;
+    std::string best;    // best_step's directory, by the newest whole checkpoint
+    int whole = 0;
+    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
+        if (!exists(*dir + "/MANIFEST")) continue;    // without MANIFEST: not written by flatgpt
+        if (whole == keep) {
+            if (*dir != best) unwanted.push_back(*dir);
+        } else if (is_whole(*dir, known) && whole++ == 0) {
+            Result<TrainState> state = checkpoint_state(*dir);
+            if (state.ok() && state.value.best_step >= 0) best = step_directory(run, state.value.best_step);
+        }
+    }
+    if (unwanted.empty()) return {};
+    // All are renamed and RUN is flushed before any is removed, so that a crash leaves no partial
+    // checkpoint under a checkpoint's name.
+    for (const std::string& dir : unwanted) {
+        const std::string away = temporary_name(dir);
+        TRY(rename_directory(disk, dir, away, Overwrite::no));
+    }
+    TRY(disk_status(run, "fsync", retry_eintr([&] { return disk.sync_dir(run.c_str()); })));
+    return remove_leftovers(run + "/step_", Paths::with_prefix, remove);
 }

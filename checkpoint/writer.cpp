@@ -2,7 +2,6 @@
 #include "writer.h"
 
 #include <cstring>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <system_error>
 #include <time.h>
@@ -75,21 +74,11 @@ double thread_seconds() {
 
 // ---- the copy -----------------------------------------------------------------------------------
 
-LargeBuffer::LargeBuffer(int64_t bytes) : size(bytes) {
-    void* at = mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED) return;
-    p = static_cast<char*>(at);
-    madvise(p, size_t(bytes), MADV_HUGEPAGE);    // faults of small pages would take as long as the copy
-}
-LargeBuffer::~LargeBuffer() {
-    if (p) munmap(p, size_t(size));
-}
-
 // The files of this rank's part of the weights and of the optimizer's states.
 std::vector<CheckpointWriter::TensorFile> CheckpointWriter::tensor_files(const Model& g) {
     std::vector<TensorFile> files;
     auto add = [&](const std::string& name, std::vector<TensorSource> sources) {
-        if (!sources.empty()) files.push_back({name, std::move(sources), {}});    // a rank may have no bucket
+        if (!sources.empty()) files.push_back({name, std::move(sources)});    // a rank may have no bucket
     };
     const int rank = g.plan.rank, ranks = g.plan.ranks;
     if (!g.c.adapter.any()) add(checkpoint_file("model", rank, ranks), checkpoint_tensors(g, {weights_state(g)}));
@@ -97,29 +86,24 @@ std::vector<CheckpointWriter::TensorFile> CheckpointWriter::tensor_files(const M
     add(checkpoint_file("optimizer", rank, ranks), checkpoint_tensors(g, optimizer_states(g)));
     return files;
 }
-CheckpointWriter::CopyCost CheckpointWriter::copy_cost(const Model& g) {
-    CopyCost cost;
-    int64_t largest = 0;
-    for (const TensorFile& file : tensor_files(g)) {
-        cost.files += safetensors_bytes(file.sources);
-        for (const TensorSource& t : file.sources)
-            if (t.in_order) largest = std::max(largest, tensor_bytes(t));
-    }
-    cost.transposes = 2 * largest * (g.op.on_host() ? pool_threads() : 1);    // as read, and transposed
-    return cost;
+int64_t CheckpointWriter::copy_bytes(const Model& g) {
+    int64_t bytes = 0;
+    for (const TensorFile& file : tensor_files(g)) bytes += safetensors_bytes(file.sources);
+    return bytes;
 }
-// Copies the tensors of all files. False: there is no memory for a copy.
-bool CheckpointWriter::copy_tensors(bool on_host) {
-    for (TensorFile& file : files) {
-        file.copy = LargeBuffer(safetensors_bytes(file.sources));
-        if (!file.copy.data()) return false;
-    }
-    for (TensorFile& file : files) {
-        const Status s = safetensors_copy(file.sources, file.copy.data(), on_host);
+void CheckpointWriter::copy_tensors(const Model& g) {
+    kept = 0;
+    for (size_t i = 0; i < files.size(); i++) {
+        TensorFile& file = files[i];
+        if (i == copies.size()) copies.emplace_back(g.op);
+        file.bytes = safetensors_bytes(file.sources);
+        char* copy = copies[i].at_least(file.bytes);
+        const Status s = safetensors_copy(file.sources, copy, g.op.on_host());
         CHECK(s.ok(), "%s", s.message.c_str());    // the model's memory can be read
+        file.copy = copy;
         file.sources.clear();
+        kept += file.bytes;
     }
-    return true;
 }
 
 // ---- the phases ---------------------------------------------------------------------------------
@@ -150,7 +134,8 @@ Status CheckpointWriter::begin(const Model& g, const Tokenizer& of_run, const Tr
         indices.push_back({"model.safetensors.index.json", checkpoint_index(g, "model", {weights_state(g)})});
     if (g.plan.ranks > 1)
         indices.push_back({"optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", optimizer_states(g))});
-    background = copy == Copy::yes && copy_tensors(g.op.on_host());
+    background = copy == Copy::yes;
+    if (background) copy_tensors(g);
     start(coordinator ? Phase::tensors : Phase::all);
     return {};
 }
@@ -191,15 +176,15 @@ Status CheckpointWriter::write_tensors() {
     constexpr int64_t CHUNK = 1 << 20;
     for (const TensorFile& file : files) {
         auto from_copy = [&](const FileSink& sink) -> Status {
-            for (int64_t at = 0; at < file.copy.bytes(); at += CHUNK) {
-                TRY(sink(file.copy.data() + at, std::min(CHUNK, file.copy.bytes() - at)));
+            for (int64_t at = 0; at < file.bytes; at += CHUNK) {
+                TRY(sink(file.copy + at, std::min(CHUNK, file.bytes - at)));
                 if (background && !rest_until(began + (thread_seconds() - used) / share)) continue;
                 count_progress();    // for those who wait; beside training it would hide a stalled step
             }
             return {};
         };
         auto from_model = [&](const FileSink& sink) { return safetensors_write(file.sources, sink); };
-        if (file.sources.empty()) TRY(write_file(disk, temporary, file.name, &sums, from_copy));
+        if (file.copy) TRY(write_file(disk, temporary, file.name, &sums, from_copy));
         else TRY(write_file(disk, temporary, file.name, &sums, from_model));
     }
     return {};

@@ -16,34 +16,13 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <set>
 #include <thread>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
-
-// Memory of the host, in huge pages where the system grants them. data() is null if the system
-// refuses. Linux may grant more memory than it has, and kill the process once that is used, so
-// callers first check how much is free.
-class LargeBuffer {
-  public:
-    LargeBuffer() = default;
-    explicit LargeBuffer(int64_t bytes);
-    LargeBuffer(LargeBuffer&& other) noexcept { *this = std::move(other); }
-    LargeBuffer& operator=(LargeBuffer&& other) noexcept {
-        std::swap(p, other.p);
-        std::swap(size, other.size);
-        return *this;
-    }
-    ~LargeBuffer();
-    char* data() const { return p; }
-    int64_t bytes() const { return size; }
-
-  private:
-    char* p = nullptr;
-    int64_t size = 0;
-};
 
 class CheckpointWriter {
   public:
@@ -56,21 +35,17 @@ class CheckpointWriter {
         : run(of_run), keep(most), coordinator(of_ranks), disk(calls) {}
     CheckpointWriter(const CheckpointWriter&) = delete;
     ~CheckpointWriter();    // waits for the thread; without the other ranks, an open checkpoint ends
-
-    // Bytes of host memory that Copy::yes takes on this rank: this rank's tensors as in files, and
-    // what transposing some of them takes meanwhile.
-    struct CopyCost {
-        int64_t files = 0, transposes = 0;
-        int64_t bytes() const { return files + transposes; }
-    };
-    static CopyCost copy_cost(const Model& g);
+    // Bytes of host memory for Copy::yes on this rank: this rank's tensors as in files. The writer
+    // keeps the memory for the next checkpoint, since new memory takes longer than the copy.
+    static int64_t copy_bytes(const Model& g);
+    int64_t kept_bytes() const { return kept; }
     // A checkpoint whose files were verified, so that pruning does not read them again.
     void add_whole(const std::string& dir) { whole.insert(dir); }
     // Begins a checkpoint of state.step; no other one may be active. ParamStore::collect comes
-    // first. With Copy::yes, the model may change as soon as this has returned. With Copy::no, or
-    // without memory for the copy, this rank has then written its tensors. `flush` runs on rank 0
-    // before MANIFEST is written: it flushes files on which the checkpoint relies. Exit 4, on other
-    // ranks exit 7: the temporary directory cannot be made, and no checkpoint is active.
+    // first. With Copy::yes, the model may change as soon as this has returned; with Copy::no, this
+    // rank has then written its tensors. `flush` runs on rank 0 before MANIFEST is written: it
+    // flushes files on which the checkpoint relies. Exit 4, on other ranks exit 7: the temporary
+    // directory cannot be made, and no checkpoint is active.
     Status begin(const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                  const GenerationConfig& generation, Copy copy, std::function<Status()> flush = {});
     bool active() const { return phase != Phase::none; }
@@ -90,7 +65,8 @@ class CheckpointWriter {
     struct TensorFile {
         std::string name;
         std::vector<TensorSource> sources;    // unless copied
-        LargeBuffer copy;
+        const char* copy = nullptr;
+        int64_t bytes = 0;    // of the copy
     };
     const std::string run;
     const int keep;
@@ -108,6 +84,8 @@ class CheckpointWriter {
     std::function<Status()> flush;
     std::string directory, temporary;
     std::unique_ptr<TemporaryLock> lock;
+    std::deque<HostBuffer> copies;    // by file
+    int64_t kept = 0;
     std::vector<TensorFile> files;
     std::vector<FileChecksum> sums;
 
@@ -120,7 +98,7 @@ class CheckpointWriter {
     bool hurry = false;
 
     static std::vector<TensorFile> tensor_files(const Model& g);
-    bool copy_tensors(bool on_host);
+    void copy_tensors(const Model& g);
     void start(Phase next);
     Status work(Phase which);
     Status work_all();

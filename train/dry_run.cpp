@@ -25,14 +25,14 @@ int64_t collected_bytes(const Config& c, const Plan& plan, bool bf16) {
     return *std::max_element(of_rank.begin(), of_rank.end());
 }
 
-// Bytes of host memory that a rank takes while a thread writes a checkpoint: its tensors' copy.
+// Bytes of host memory that a rank takes from its first checkpoint by a thread on: the tensors' copy.
 Result<int64_t> checkpoint_copy(const Trainer& t) {
     CostTable count(t.device.model->op);
     CostComm comm(t.plan.ranks);
     Model model(count.table);
     if (t.plan.ranks > 1) model.store.comm = &comm;
     TRY(model.allocate(t.config, t.plan));
-    return CheckpointWriter::copy_cost(model).bytes();
+    return CheckpointWriter::copy_bytes(model);
 }
 
 Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
@@ -223,9 +223,9 @@ Status Trainer::dry_run() {
     const int64_t total = total_bytes(rows);
     print_table_line(COLUMNS, {"  total", human_bytes(double(total)), formatted(" (%lld bytes)", (long long)total)});
     if (o.async_save)
-        print_table_line(COLUMNS,
-                         {"  more in host memory during a checkpoint", human_bytes(double(TRY(checkpoint_copy(*this)))),
-                          " if there is as much, else none"});
+        print_table_line(
+            COLUMNS, {"  more in host memory from a checkpoint on", human_bytes(double(TRY(checkpoint_copy(*this)))),
+                      " if there is as much, else none"});
     if (config.mask_kind != MaskKind::all) printf("generation    its cache takes %s\n", cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
     return plan.ranks > 1 ? print_ranks(*this) : Status{};

@@ -30,6 +30,7 @@ int64_t resident_bytes() {
 }
 
 Trainer::~Trainer() {
+    writer.reset();    // its thread flushes the files below
     if (metrics) fclose(metrics);
     if (lock >= 0) close(lock);
 }
