@@ -66,7 +66,7 @@ class CheckpointWriter {
         std::string name;
         std::vector<TensorSource> sources;    // unless copied
         const char* copy = nullptr;
-        int64_t bytes = 0;    // of the copy
+        int64_t bytes = 0;    // the copy's
     };
     const std::string run;
     const int keep;

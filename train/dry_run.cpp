@@ -25,7 +25,8 @@ int64_t collected_bytes(const Config& c, const Plan& plan, bool bf16) {
     return *std::max_element(of_rank.begin(), of_rank.end());
 }
 
-// Bytes of host memory that a rank takes from its first checkpoint by a thread on: the tensors' copy.
+// Bytes of host memory for a copy of the checkpoint on each rank, from the first one on that a
+// thread writes.
 Result<int64_t> checkpoint_copy(const Trainer& t) {
     CostTable count(t.device.model->op);
     CostComm comm(t.plan.ranks);
