@@ -9,7 +9,6 @@
 
 namespace {
 constexpr size_t BLOCK = 1 << 20;
-constexpr int DEPTH = 64;    // most nesting in a record
 // White space of JSON, and the record separator that RFC 7464 puts before each value.
 constexpr std::string_view SPACE = " \t\r\n\x1E", SCALAR_ENDS = " \t\r\n\x1E,]}";
 }    // namespace
@@ -106,7 +105,7 @@ Result<bool> JsonTexts::next(Segment& segment) {
 Status record_text(Segment& segment, const CorpusConfig& config) {
     const bool remedies = config.flags;
     if (segment.raw != Segment::Raw::no && segment.error.empty()) {
-        Result<std::string> text = json_text_field(segment.text, segment.where, config.text_field(), DEPTH,
+        Result<std::string> text = json_text_field(segment.text, segment.where, config.text_field(), RECORD_DEPTH,
                                                    segment.raw == Segment::Raw::json_value);
         if (text.ok()) {
             segment.text = std::move(text.value);

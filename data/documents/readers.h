@@ -4,6 +4,8 @@
 #include "files/parquet/parquet.h"
 #include "reader.h"
 
+constexpr int RECORD_DEPTH = 64;    // maximum nesting of JSON in a record
+
 // A reader of a text in a buffer.
 class BufferReader : public DocumentReader {
   public:
