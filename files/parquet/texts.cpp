@@ -175,7 +175,7 @@ Status ParquetTexts::start_page(const PageHeader& header) {
     if (header.values > chunk_left)
         return damaged("expected at most %lld values, found %lld", (long long)chunk_left, (long long)header.values);
     const int bits = level_bits(footer.columns[size_t(footer.column)].definition);
-    has_levels = bits > 0;
+    const bool has_levels = bits > 0;
     std::string_view body, level_bytes;
     if (header.type == DATA_V2) {
         const int64_t most = std::min(header.packed, header.unpacked), definitions = header.definition_bytes,
