@@ -40,7 +40,10 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     bool string(string_t& text) override {
         text_alone |= keys.empty();
         covered = 0;
-        if (std::exchange(here, false) || keys.empty()) value = std::move(text), other.clear();
+        if (std::exchange(here, false) || keys.empty()) {
+            value = std::move(text);
+            other.clear();
+        }
         return true;
     }
     bool binary(binary_t&) override { return true; }

@@ -34,8 +34,10 @@ Result<bool> JsonTexts::skip_space() {
 // Whether the next byte is a bracket or a comma of the array, which is then passed.
 Result<bool> JsonTexts::punctuation(char next) {
     const State old = state;
-    if (state == State::start && next == '[') array = true, state = State::first;
-    else if (array && next == ']' && (state == State::first || state == State::after)) state = State::end;
+    if (state == State::start && next == '[') {
+        array = true;
+        state = State::first;
+    } else if (array && next == ']' && (state == State::first || state == State::after)) state = State::end;
     else if (array && next == ',' && state == State::after) state = State::between;
     else if (array && state == State::after)
         return fail(Exit::input, "%s: expected a comma or ] behind it, on line %lld", where().c_str(), (long long)line);
