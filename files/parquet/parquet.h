@@ -88,8 +88,8 @@ class PageValues {
     std::string previous;
 };
 
-// One column of a file. Memory: a page, and the chunk's dictionary. An object must not be moved
-// once `next` was called, because its members refer to each other.
+// One column of a file. Memory: a page, packed and unpacked, and the chunk's dictionary. An object
+// must not be moved once `next` was called, because its members refer to each other.
 class ParquetTexts {
   public:
     // longest: bytes of a text. A page has at most `largest_page` bytes, packed or not.
