@@ -49,7 +49,7 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     bool binary(binary_t&) override { return true; }
     bool start_object(size_t) override {
         object |= keys.empty();
-        if (const size_t prefix = covered) path.push_back(prefix);
+        if (covered) path.push_back(covered);
         return is("an object") && open();
     }
     bool end_object() override {
