@@ -246,12 +246,17 @@ Result<NewFile> NewFile::reopen(const std::string& path, int64_t bytes) {
     if (f < 0) return file.failed();
     const bool locked = take_lock(f) != Lock::elsewhere, regular = fstat(f, &s) == 0 && S_ISREG(s.st_mode);
     const bool long_enough = regular && s.st_size >= bytes;
-    if (locked && long_enough && ftruncate(f, bytes) == 0) {
+    const bool cut = locked && long_enough && ftruncate(f, bytes) == 0;
+    if (cut) {
         file.descriptor = f;
         return file;
     }
+    const int error = errno;
     close(f);    // without `descriptor`, the file stays
     if (!locked) return fail(Exit::usage, "%s: another process writes it", path.c_str());
+    if (long_enough)
+        return fail(Exit::io, "%s: cannot be cut to %lld bytes: %s", file.temporary.c_str(), (long long)bytes,
+                    strerror(error));
     return fail(Exit::io, "%s: expected at least %lld bytes, found %lld", file.temporary.c_str(), (long long)bytes,
                 (long long)s.st_size);
 }

@@ -1,7 +1,8 @@
 // merge.h - byte-pair encoding of one piece: while any pair can merge, the pair that is first in
 // the merge order is merged, of equal pairs the leftmost.
 //
-// Most pieces are tokens themselves and cost one look-up in a hash table. Other short pieces are
+// Most pieces have occurred before and cost one look-up in a cache of their ids (PieceCache). New
+// pieces that are tokens themselves cost one more, in a table of these. Other short pieces are
 // merged in an array on the stack, in O(n^2) time; long ones with a heap, in O(n log n) for any
 // text.
 #pragma once

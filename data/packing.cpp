@@ -118,7 +118,9 @@ class PackedDocuments : public SampleSource {
 
 Result<std::shared_ptr<const SampleSource>> packed_documents(std::vector<Shard> shards, int begin, int S, int vocab) {
     auto packed = std::make_shared<PackedDocuments>();
-    packed->begin = begin, packed->S = S, packed->vocab = vocab;
+    packed->begin = begin;
+    packed->S = S;
+    packed->vocab = vocab;
     Packer packer(S + 1);
     for (const Shard& shard : shards) {
         const int64_t base = packed->before.back();

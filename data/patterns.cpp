@@ -16,7 +16,7 @@ namespace {
 #define SPACE "[" SPACES "]"
 #define BLANK "[\\x09\\x0b\\x0c\\x20" WIDE "]"
 
-// Most patterns have a scanner. The others may have a faster regular expression with equal pieces:
+// Common patterns have a scanner. Others may have a faster regular expression with equal pieces:
 // the published `\s+(?!\S)` tries every length of a run again, so it becomes `(?:\s(?!\S))++|\s`,
 // and every other repetition is possessive if its class is disjoint from whatever may follow.
 #define CL100K(digits)                                                                                             \

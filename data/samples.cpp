@@ -42,7 +42,8 @@ class ShardWindows : public SampleSource {
 
 Result<std::shared_ptr<const SampleSource>> shard_windows(std::vector<Shard> shards, const LoaderConfig& c) {
     auto windows = std::make_shared<ShardWindows>();
-    windows->S = c.S, windows->vocab = c.vocab;
+    windows->S = c.S;
+    windows->vocab = c.vocab;
     for (const Shard& shard : shards)
         windows->before.push_back(windows->samples() + std::max<int64_t>(0, shard.tokens - 1) / c.S);
     if (windows->samples() == 0)

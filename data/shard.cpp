@@ -333,7 +333,8 @@ Status ShardWriter::append(const int* tokens, int64_t count) {
         char* to = &s->buffer[had];
         int least = 0, most = 0;
         for (const int* token = tokens + at; token < tokens + at + n; token++, to += width) {
-            least = std::min(least, *token), most = std::max(most, *token);
+            least = std::min(least, *token);
+            most = std::max(most, *token);
             memcpy(to, token, width);    // the lower bytes
         }
         CHECK(least >= 0 && most < s->vocab, "tokens %d to %d", least, most);

@@ -530,12 +530,7 @@ Command tokenize_command() {
          .min = 0,
          .max = 0.5},
         {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "most tokens per shard", .min = 1, .max = 1e9},
-        {.name = "--special",
-         .to = &o->special,
-         .help = "where a text spells a special token (<|im_start|>): "
-                 "text, ordinary text, as in crawled pages; token, that token, as in conversations that a chat "
-                 "template has written",
-         .choices = {"text", "token"}},
+        special_flag(&o->special, "a text"),
         {.name = "--save-every",
          .to = &o->save_every,
          .help = "seconds between two points from which the same command continues after an interruption "

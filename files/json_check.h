@@ -40,13 +40,16 @@ struct JsonCheck : nlohmann::json_sax<nlohmann::json> {
     bool string(string_t& text) override {
         text_alone |= keys.empty();
         covered = 0;
-        if (std::exchange(here, false) || keys.empty()) value = std::move(text), other.clear();
+        if (std::exchange(here, false) || keys.empty()) {
+            value = std::move(text);
+            other.clear();
+        }
         return true;
     }
     bool binary(binary_t&) override { return true; }
     bool start_object(size_t) override {
         object |= keys.empty();
-        if (const size_t prefix = covered) path.push_back(prefix);
+        if (covered) path.push_back(covered);
         return is("an object") && open();
     }
     bool end_object() override {

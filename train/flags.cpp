@@ -405,7 +405,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               -1, 1 << 24},
              {"--documents", &o.documents,
               "positions see only their own document; one begins at BOS, or at end-of-text "
-              "where the tokenizer has no BOS. Positions count from the sequence's start all the same"},
+              "where the tokenizer has no BOS. Positions of a table count from the document's start"},
              {.name = "--pack",
               .to = &o.pack,
               .help = "sequences are filled with whole texts, by best fit. --chat: several conversations, each apart "

@@ -1,6 +1,5 @@
 // buffer.h - a file's text in memory, from the first unread byte on; notes invalid UTF-8.
 #pragma once
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,7 +17,6 @@ class TextBuffer {
     void consume(size_t n) { at += n; }
     int64_t offset() const { return before + int64_t(at); }    // the first unread byte's, in the text
     int64_t file_bytes() const { return input.file_bytes(); }
-    TextFile& file() { return input; }
     const std::string& path() const { return name; }
     const std::string& not_utf8() const { return invalid; }    // file, offset, byte; empty: none
 

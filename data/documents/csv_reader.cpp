@@ -30,7 +30,7 @@ std::string unquoted(std::string_view field) {
 Result<bool> CsvReader::read_record() {
     const size_t longest = size_t(c.longest) << 20;
     enum class In { begin, plain, quoted, closed, closed_cr } in = In::begin;
-    std::vector<size_t> ends;    // ends of earlier fields
+    ends.clear();
     size_t at = 0, separators = 0;
     int64_t lines = 0;
     bool done = false, bad_quote = false;

@@ -74,7 +74,9 @@ Bands lsh_bands(double threshold, int num_perm) {
         for (int rows = 1; rows <= num_perm / bands; rows++) {
             const double error = WRONG * candidate_area(0, threshold, bands, rows, false) +
                                  (1 - WRONG) * candidate_area(threshold, 1, bands, rows, true);
-            if (error < smallest) smallest = error, best = {bands, rows};
+            if (error >= smallest) continue;
+            smallest = error;
+            best = {bands, rows};
         }
     return best;
 }
@@ -177,7 +179,9 @@ std::optional<size_t> Deduplicator::find_similar(const Sketch& s, double* simila
         const uint8_t* theirs = minima[document];
         int equal = 0;
         for (size_t i = 0; i < s.minima.size(); i++) equal += uint8_t(s.minima[i]) == theirs[i];
-        if (equal > most) most = equal, best = document;
+        if (equal <= most) continue;
+        most = equal;
+        best = document;
     }
     // Different minima share their 8 bits with probability 1/256.
     *similarity = (double(most) / c.num_perm - 1.0 / 256) / (1 - 1.0 / 256);

@@ -76,8 +76,11 @@ Result<DuplicateFilter> DuplicateFilter::create(const DedupOptions& options, std
     return f;
 }
 
+// Whether other documents may repeat the segment: a part of a document, or no text, has no repeats.
+static bool is_compared(const Segment& segment) { return segment.whole_document && !segment.text.empty(); }
+
 Sketch DuplicateFilter::sketch(const Segment& segment) const {
-    return active() && segment.whole_document && !segment.text.empty() ? tables->sketch(segment.text) : Sketch{};
+    return active() && is_compared(segment) ? tables->sketch(segment.text) : Sketch{};
 }
 
 Result<bool> DuplicateFilter::keep(Segment& segment, const Sketch& sketch) {
@@ -85,9 +88,8 @@ Result<bool> DuplicateFilter::keep(Segment& segment, const Sketch& sketch) {
     if (segment.begins_document) documents++;
     bytes += int64_t(segment.text.size());
     too_long += segment.begins_document && !segment.whole_document;
-    const bool compared = segment.whole_document && !segment.text.empty();
     std::optional<Deduplicator::Match> match;
-    if (compared) match = TRY(tables->add(sketch, {segment.file, segment.line}));
+    if (is_compared(segment)) match = TRY(tables->add(sketch, {segment.file, segment.line}));
     if (!match && segment.held_out_by_number && !segment.text.empty()) {
         if (segment.begins_document) validation = held_out.next();
         segment.validation = validation;

@@ -11,7 +11,6 @@
 namespace {
 constexpr size_t BLOCK = 1 << 20;
 constexpr size_t HEAD = 32000;    // bytes read to detect the format
-constexpr int DEPTH = 64;         // maximum nesting in a record
 
 // ---- the layout of JSON, from the first bytes ---------------------------------------------------
 
@@ -29,7 +28,7 @@ bool begins_object(std::string_view text) {
 }
 // Whether text is one JSON value, or may begin one. Invalid UTF-8 is accepted: it may be Latin-1.
 bool is_value(std::string_view text, bool whole) {
-    JsonCheck v(DEPTH);
+    JsonCheck v(RECORD_DEPTH);
     return json_check(text, "", v).ok() || v.error.find("UTF-8") != v.error.npos ||
            (!whole && v.error_byte > text.size());
 }

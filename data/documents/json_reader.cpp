@@ -9,7 +9,6 @@
 
 namespace {
 constexpr size_t BLOCK = 1 << 20;
-constexpr int DEPTH = 64;    // most nesting in a record
 // White space of JSON, and the record separator that RFC 7464 puts before each value.
 constexpr std::string_view SPACE = " \t\r\n\x1E", SCALAR_ENDS = " \t\r\n\x1E,]}";
 }    // namespace
@@ -35,8 +34,10 @@ Result<bool> JsonTexts::skip_space() {
 // Whether the next byte is a bracket or a comma of the array, which is then passed.
 Result<bool> JsonTexts::punctuation(char next) {
     const State old = state;
-    if (state == State::start && next == '[') array = true, state = State::first;
-    else if (array && next == ']' && (state == State::first || state == State::after)) state = State::end;
+    if (state == State::start && next == '[') {
+        array = true;
+        state = State::first;
+    } else if (array && next == ']' && (state == State::first || state == State::after)) state = State::end;
     else if (array && next == ',' && state == State::after) state = State::between;
     else if (array && state == State::after)
         return fail(Exit::input, "%s: expected a comma or ] behind it, on line %lld", where().c_str(), (long long)line);
@@ -106,7 +107,7 @@ Result<bool> JsonTexts::next(Segment& segment) {
 Status record_text(Segment& segment, const CorpusConfig& config) {
     const bool remedies = config.flags;
     if (segment.raw != Segment::Raw::no && segment.error.empty()) {
-        Result<std::string> text = json_text_field(segment.text, segment.where, config.text_field(), DEPTH,
+        Result<std::string> text = json_text_field(segment.text, segment.where, config.text_field(), RECORD_DEPTH,
                                                    segment.raw == Segment::Raw::json_value);
         if (text.ok()) {
             segment.text = std::move(text.value);

@@ -13,6 +13,9 @@ constexpr size_t MAX_COLUMNS = 100'000, MAX_DEPTH = 64, MAX_PATH = 4096;
 constexpr size_t MAX_PATHS = 16 << 20;    // bytes of all columns' paths: a group's name is in each of them
 constexpr int BYTE_ARRAY = 6;
 
+// Whether values of this ConvertedType are texts: UTF8, ENUM, JSON.
+bool converts_to_text(int converted) { return converted == 0 || converted == 4 || converted == 19; }
+
 struct Element {    // a node of the schema, in depth-first order
     std::string name;
     int type = -1, converted = -1;
@@ -135,8 +138,7 @@ Result<int> choose(const std::vector<ParquetColumn>& columns, const std::string&
         return fail(Exit::input, "%s: expected a column \"%s\", found: %s", path.c_str(), shorten(name, 80).c_str(),
                     listed(columns).c_str());
     const ParquetColumn& c = *found;
-    const bool texts = c.type == BYTE_ARRAY && (c.converted == -1 || c.converted == 0 || c.converted == 4 ||
-                                                c.converted == 19);    // none, UTF8, ENUM, JSON
+    const bool texts = c.type == BYTE_ARRAY && (c.converted == -1 || converts_to_text(c.converted));
     if (texts && c.repetition == 0) return int(found - columns.begin());
     return fail(Exit::input, "%s: column %s: expected texts, found %s%s; all columns: %s", path.c_str(),
                 shorten(name, 80).c_str(), c.repetition ? "a list of " : "", parquet_type(c), listed(columns).c_str());
@@ -210,7 +212,7 @@ const char* parquet_type(const ParquetColumn& c) {
     static const char* const types[] = {"boolean", "int32",  "int64", "int96",
                                         "float",   "double", "bytes", "bytes of a fixed length"};
     if (c.repetition) return "list";
-    if (c.type == BYTE_ARRAY && (c.converted == 0 || c.converted == 4 || c.converted == 19)) return "string";
+    if (c.type == BYTE_ARRAY && converts_to_text(c.converted)) return "string";
     if (c.converted == 5) return "decimal";
     return c.type >= 0 && c.type < 8 ? types[c.type] : "group";
 }

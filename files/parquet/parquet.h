@@ -88,8 +88,8 @@ class PageValues {
     std::string previous;
 };
 
-// One column of a file. Memory: a page, and the chunk's dictionary. An object must not be moved
-// once `next` was called, because its members refer to each other.
+// One column of a file. Memory: a page, packed and unpacked, and the chunk's dictionary. An object
+// must not be moved once `next` was called, because its members refer to each other.
 class ParquetTexts {
   public:
     // longest: bytes of a text. A page has at most `largest_page` bytes, packed or not.
@@ -99,8 +99,7 @@ class ParquetTexts {
     // offset. `text` is valid until the next call.
     Result<bool> next(std::string_view* text);
     int64_t row() const { return rows_read; }    // rows read so far: number of the last text, from 1
-    int64_t rows() const { return footer.rows; }
-    int64_t file_bytes() const;    // bytes of the file, in proportion to the rows read
+    int64_t file_bytes() const;                  // bytes of the file, in proportion to the rows read
 
   private:
     File file;
@@ -115,7 +114,6 @@ class ParquetTexts {
     std::string packed, page, dictionary_page;
     std::vector<std::string_view> dictionary;
     HybridReader levels;
-    bool has_levels = false;
     PageValues values;
 
     struct PageHeader;

@@ -142,7 +142,10 @@ Status ParquetTexts::unpack(const PageHeader& header, size_t levels_bytes, std::
     const std::string_view body = std::string_view(packed).substr(levels_bytes);
     const size_t size = size_t(header.unpacked) - levels_bytes;
     const ParquetCodec by = header.compressed ? codec : ParquetCodec::none;
-    if (size == 0 && body.empty()) return to.clear(), Status{};
+    if (size == 0 && body.empty()) {
+        to.clear();
+        return {};
+    }
     if (parquet_decompress(by, body, size, to)) return {};
     return damaged("expected %zu bytes of data (codec: %s), found another number, or damaged data", size,
                    codec_name(by));
@@ -175,17 +178,17 @@ Status ParquetTexts::start_page(const PageHeader& header) {
     if (header.values > chunk_left)
         return damaged("expected at most %lld values, found %lld", (long long)chunk_left, (long long)header.values);
     const int bits = level_bits(footer.columns[size_t(footer.column)].definition);
-    has_levels = bits > 0;
+    const bool has_levels = bits > 0;
     std::string_view body, level_bytes;
     if (header.type == DATA_V2) {
-        const int64_t most = std::min(header.packed, header.unpacked), definitions = header.definition_bytes,
-                      repetitions = header.repetition_bytes, all = definitions + repetitions;
+        const int64_t most = std::min(header.packed, header.unpacked);
+        const int64_t definitions = header.definition_bytes, repetitions = header.repetition_bytes;
         if (definitions > most || repetitions > most - definitions)
             return damaged("expected levels within %lld bytes, found %lld and %lld", (long long)most,
                            (long long)repetitions, (long long)definitions);
-        TRY(unpack(header, size_t(all), page));
+        TRY(unpack(header, size_t(definitions + repetitions), page));
         body = page;
-        level_bytes = std::string_view(packed).substr(size_t(header.repetition_bytes), size_t(header.definition_bytes));
+        level_bytes = std::string_view(packed).substr(size_t(repetitions), size_t(definitions));
     } else {
         TRY(unpack(header, 0, page));
         body = page;
@@ -195,7 +198,10 @@ Status ParquetTexts::start_page(const PageHeader& header) {
         if (has_levels && body.size() < 4) return damaged("it ends before its levels");
         if (has_levels) memcpy(&length, body.data(), 4);
         if (has_levels && length > body.size() - 4) return damaged("its levels end behind it");
-        if (has_levels) level_bytes = body.substr(4, length), body.remove_prefix(4 + size_t(length));
+        if (has_levels) {
+            level_bytes = body.substr(4, length);
+            body.remove_prefix(4 + size_t(length));
+        }
     }
     levels = HybridReader(level_bytes, bits);
     page_left = header.values;

@@ -5,8 +5,12 @@ namespace {
 constexpr int DEPTH = 32;    // most nested structures and lists in a skipped value
 }
 
+void ThriftReader::run_out() {
+    short_of_bytes = true;
+    good = false;
+}
 std::string_view ThriftReader::take(uint64_t n) {
-    if (good && n > data.size() - pos) short_of_bytes = true, good = false;
+    if (good && n > data.size() - pos) run_out();
     if (!good) return {};
     pos += size_t(n);
     return data.substr(pos - size_t(n), size_t(n));
@@ -65,7 +69,7 @@ uint64_t ThriftReader::elements(const Field& field, Type* type) {
     const uint64_t n = bits >> 4 == 15 ? varint() : bits >> 4;
     *type = n ? Type(bits & 15) : byte;    // fastparquet gives empty lists no type
     if (*type > structure || *type == stop) return uint64_t(fail_here());
-    if (good && n > data.size() - pos) short_of_bytes = true, good = false;
+    if (good && n > data.size() - pos) run_out();
     return good ? n : 0;
 }
 
@@ -101,7 +105,7 @@ void ThriftReader::skip(Type type) {
                     inner.second = inner.first;
                 } else if (type == map) {
                     const uint64_t pairs = varint();
-                    if (pairs > data.size() - pos) short_of_bytes = true, good = false;
+                    if (pairs > data.size() - pos) run_out();
                     const std::string_view types = pairs && good ? take(1) : std::string_view();
                     inner.left = types.empty() ? 0 : 2 * pairs;
                     inner.first = types.empty() ? byte : Type((types[0] >> 4) & 15);

@@ -41,5 +41,6 @@ class ThriftReader {
     uint64_t varint();
     int64_t zigzag();
     std::string_view take(uint64_t n);
+    void run_out();    // ends reading: the bytes end before the value
     bool fail_here() { return good = false; }
 };

@@ -16,11 +16,13 @@ bool read_varint(std::string_view data, size_t& pos, uint64_t* value) {
     for (int shift = 0; shift < 64; shift += 7) {
         if (pos == data.size()) return false;
         const auto bits = static_cast<unsigned char>(data[pos++]);
+        if (shift == 63 && bits > 1) return false;
         *value |= uint64_t(bits & 0x7F) << shift;
         if (!(bits & 0x80)) return true;
     }
     return false;
 }
+int64_t from_zigzag(uint64_t n) { return int64_t(n >> 1) ^ -int64_t(n & 1); }
 // `width` bits from bit `bit` on, least significant first. The bytes must exist.
 uint64_t bits_at(const char* bytes, size_t bit, int width) {
     unsigned __int128 value = 0;
@@ -41,7 +43,7 @@ bool read_lengths(std::string_view data, size_t& pos, uint64_t most, uint64_t la
         return false;
     const size_t each = size_t(block / miniblocks), expected = size_t(total);
     out.clear();
-    int64_t value = int64_t(zigzag >> 1) ^ -int64_t(zigzag & 1);
+    int64_t value = from_zigzag(zigzag);
     auto push = [&] {
         if (value < 0 || uint64_t(value) > largest) return false;
         out.push_back(uint32_t(value));
@@ -50,7 +52,7 @@ bool read_lengths(std::string_view data, size_t& pos, uint64_t most, uint64_t la
     if (expected && !push()) return false;
     while (out.size() < expected) {
         if (!read_varint(data, pos, &zigzag) || miniblocks > data.size() - pos) return false;
-        const int64_t smallest = int64_t(zigzag >> 1) ^ -int64_t(zigzag & 1);
+        const int64_t smallest = from_zigzag(zigzag);
         const char* widths = data.data() + pos;
         pos += size_t(miniblocks);
         for (size_t m = 0; m < miniblocks && out.size() < expected; m++) {
