@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "files/json.h"
+#include "train/metrics.h"
 
 namespace {
 typedef nlohmann::json Value;
@@ -66,10 +67,6 @@ ordered_json bounds(const Series& s, double Series::Bucket::*bound) {
 std::string text_of(const Value& row, const char* key) {
     const auto text = row.find(key);
     return text != row.end() && text->is_string() ? text->get<std::string>() : "";
-}
-double number_of(const Value& row, const char* key) {
-    const auto number = row.find(key);
-    return number != row.end() && number->is_number() ? number->get<double>() : NAN;
 }
 }    // namespace
 
