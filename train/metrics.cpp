@@ -57,6 +57,8 @@ Status each_line(const std::string& path, int64_t longest,
     }
 }
 
+double rounded_to(int digits, double x) { return strtod(formatted("%.*g", digits, x).c_str(), nullptr); }
+
 double number_of(const nlohmann::json& row, const char* key, double otherwise) {
     const auto number = row.find(key);
     return number != row.end() && number->is_number() ? number->get<double>() : otherwise;

@@ -2,6 +2,7 @@
 // its page and its event file.
 #include "infer/eval/text_loss.h"
 #include "model/kv_cache.h"
+#include "train/metrics.h"
 #include "train/report/run_state.h"
 #include "train/train.h"
 
@@ -72,13 +73,12 @@ void Trainer::gather_norms(const std::vector<TensorSquares>& mine) {
             for (double& sum : sums) sum += strtod(at, &end), at = end;
         }
     }
-    auto digits = [](double square) { return strtod(formatted("%.4g", std::sqrt(square)).c_str(), nullptr); };
     norms = Json::object();
     size_t i = 0;
     for (const Tensor& t : device.model->tensors) {
         if (t.frozen || i + 3 > sums.size()) continue;
         Json three = Json::list();
-        for (const size_t end = i + 3; i < end; i++) three.add(digits(sums[i]));
+        for (const size_t end = i + 3; i < end; i++) three.add(rounded_to(4, std::sqrt(sums[i])));
         norms.set(t.name, three);
     }
 }

@@ -27,7 +27,7 @@ size_t part_of(size_t whole, size_t limit) { return whole * std::min<size_t>(lim
 ordered_json rounded(double x) {
     if (!std::isfinite(x)) return nullptr;
     if (x == std::floor(x) && std::fabs(x) < 1e15) return int64_t(x);
-    return strtod(formatted("%.*g", std::fabs(x) < 1e5 ? 5 : 7, x).c_str(), nullptr);
+    return rounded_to(std::fabs(x) < 1e5 ? 5 : 7, x);
 }
 
 // The x axes of the page's metrics. Metrics that occur in the same rows share one.
