@@ -178,8 +178,7 @@ static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
     const bool has_data = t.has_data();
     const std::string mixture = has_data ? t.mixture_text(t.samples_before(o.steps), "              ") : "";
-    if (has_data)
-        printf("data          %s\n%s%s", t.data.source().text().c_str(), mixture.c_str(), mixture.empty() ? "" : "\n");
+    if (has_data) printf("data          %s\n%s", t.data.source().text().c_str(), mixture.c_str());
     else
         printf(
             "data          none given (--data)%s\n",
