@@ -63,8 +63,7 @@ Message text_value(const EventText& t) {
     value.message(9, metadata);
     return value;
 }
-}    // namespace
-
+// A record: length, masked CRC-32C of the length, message, masked CRC-32C of the message.
 std::string event_record(const std::string& message) {
     Message length, record;
     length.little_endian(uint64_t(message.size()));
@@ -74,6 +73,8 @@ std::string event_record(const std::string& message) {
     record.little_endian(masked_crc(message));
     return record.bytes;
 }
+}    // namespace
+
 std::string event_file_version(double time) {
     Message e = event(time, 0);
     e.text(3, "brain.Event:2");    // file_version

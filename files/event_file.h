@@ -12,8 +12,6 @@ struct EventScalar {
 struct EventText {
     std::string tag, text;
 };
-// A record of any message: length, masked CRC-32C of the length, message, its masked CRC-32C.
-std::string event_record(const std::string& message);
 // time: seconds since 1970. The first record of a file.
 std::string event_file_version(double time);
 // From here on, a reader drops the values of `step` and later that it has read from older files.

@@ -34,6 +34,5 @@ class LiveReports {
     std::function<void(const std::string& text)> warn;
     std::unique_ptr<RunData> data;          // for the page; null before the first row
     std::unique_ptr<TensorBoard> events;    // null before the first row
-    bool opened = false;
     double written = 0, cost = 0;    // seconds: time of the last page; time that writing took
 };
