@@ -213,7 +213,7 @@ Status Trainer::dry_run() {
     if (plan.ranks > 1)
         rows.push_back({"scratch of the collectives", collective_scratch(device.model->op, config, plan, device.gpu)});
     TRY(loss->add_memory(rows, o.batch));
-    add_norms_memory(rows);
+    add_report_memory(rows);
     if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
     else TRY(add_cpu_rows(*this, rows));
     const std::vector<int> COLUMNS = {-42, 12, 0};
