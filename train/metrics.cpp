@@ -29,7 +29,8 @@ Status each_line(const std::string& path, int64_t longest,
     bool end = false;
     auto read_more = [&]() -> Status {
         text.erase(0, from);
-        searched -= from, from = 0;
+        searched -= from;
+        from = 0;
         const size_t had = text.size();
         text.resize(had + PIECE);
         ssize_t n = 0;

@@ -75,7 +75,10 @@ void Trainer::gather_norms(const std::vector<TensorSquares>& mine) {
         for (const std::string& of_rank : all) {
             const char* at = of_rank.c_str();
             char* end = nullptr;
-            for (double& sum : sums) sum += strtod(at, &end), at = end;
+            for (double& sum : sums) {
+                sum += strtod(at, &end);
+                at = end;
+            }
         }
     }
     norms = Json::object();

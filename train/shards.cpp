@@ -58,15 +58,20 @@ Status Trainer::open_shards() {
         theirs ? "tokenize the text again with that one, " + checkpoint_tokenizer_file(start)
                : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
     LoaderConfig l = loader_config();
-    l.pattern = o.data, l.raw_u16 = o.raw_u16;
-    l.weighted = true, l.begin = TRY(packed_by(o.pack, tokenizer));
+    l.pattern = o.data;
+    l.raw_u16 = o.raw_u16;
+    l.weighted = true;
+    l.begin = TRY(packed_by(o.pack, tokenizer));
     if (!o.data.empty()) {
         data = TRY(Loader::open(l));
         TRY(check_shard_tokenizer(data.shards(), tokenizer, config.V, tokenizer_source));
     }
     if (!o.val.empty()) {
-        l.pattern = o.val, l.shuffle = false, l.max_tokens = o.eval_tokens;
-        l.weighted = false, l.begin = -1;    // the loss of packed and other runs can then be compared
+        l.pattern = o.val;
+        l.shuffle = false;
+        l.max_tokens = o.eval_tokens;
+        l.weighted = false;
+        l.begin = -1;    // the loss of packed and other runs can then be compared
         val = TRY(Loader::open(l));
         bool same = false;
         if (!o.data.empty()) TRY(check_disjoint(data.shards(), val.shards(), &same));
