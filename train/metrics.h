@@ -18,7 +18,7 @@ int64_t step_of(const nlohmann::json& row);    // -1: none, or not in 0..1e15
 // The row's number under `key`; `otherwise` if there is none.
 double number_of(const nlohmann::json& row, const char* key, double otherwise = NAN);
 
-double rounded_to(int digits, double x);    // the decimal of so many digits that is nearest to x
+double rounded_to(int digits, double x);    // nearest decimal with so many digits
 
 // Calls row(object, "file:line") for each object. path: the file, or the run's directory. A last
 // line that is invalid is ignored, because a killed run may leave one. Exit 3: the file cannot be
