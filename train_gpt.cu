@@ -190,8 +190,7 @@ void Trainer::add_experts(Json& row) const {
         if (!config.has_experts(l)) continue;
         const double* totals = &router_totals[size_t(l * (config.experts + 2))];
         Json shares = Json::list();
-        for (int i = 0; i < config.experts; i++)    // four digits
-            shares.add(strtod(formatted("%.4g", totals[i] / rows).c_str(), nullptr));
+        for (int i = 0; i < config.experts; i++) shares.add(rounded_to(4, totals[i] / rows));
         load.add(shares);
         balance.add(totals[config.experts] * o.seq_len / positions);
         z.add(totals[config.experts + 1] / positions);
@@ -211,7 +210,7 @@ void Trainer::add_data(Json& row) const {
     if (data.source().parts().size() == 1) return;
     const std::vector<double> all = epochs_of(samples_read(*this));
     Json epochs = Json::list();
-    for (const double e : all) epochs.add(strtod(formatted("%.5g", e).c_str(), nullptr));
+    for (const double e : all) epochs.add(rounded_to(5, e));
     row.set("epochs", epochs);
 }
 
@@ -413,7 +412,7 @@ Status Trainer::validate_and_sample() {
     if (done.ok() && (due(o.eval_every) || last)) done = run_evaluations();
     const bool sampled = o.sample_every ? due(o.sample_every) : samples() && (validated || last);
     if (done.ok() && sampled && tokenizer.vocab_size() && ranks.first())
-        if (const Status s = sample_text(); !s.ok())    // its row has no sample
+        if (const Status s = sample_text(); !s.ok())    // the row then has no sample
             progress.note(formatted("warning: the sample after step %lld: %s; the run goes on without",
                                     (long long)state.step, s.message.c_str()));
     if (!done.ok()) {

@@ -63,7 +63,7 @@ Message text_value(const EventText& t) {
     value.message(9, metadata);
     return value;
 }
-// A record of any message: length, masked CRC-32C of the length, message, its masked CRC-32C.
+// A record: length, masked CRC-32C of the length, message, masked CRC-32C of the message.
 std::string event_record(const std::string& message) {
     Message length, record;
     length.little_endian(uint64_t(message.size()));

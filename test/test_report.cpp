@@ -118,7 +118,9 @@ TEST_CASE("report: down-sampling keeps sums, bounds and single values") {
         double sum = 0, low = INFINITY, high = -INFINITY;
         for (int i = 0; i < n; i++) {
             const double x = std::sin(i * 12.9898);
-            sum += x, low = std::min(low, x), high = std::max(high, x);
+            sum += x;
+            low = std::min(low, x);
+            high = std::max(high, x);
             s.add({double(i), 10.0 * i, 0.5 * i}, x);
             s.add({double(i), 0, 0}, NAN);    // ignored
         }
@@ -128,8 +130,10 @@ TEST_CASE("report: down-sampling keeps sums, bounds and single values") {
         double all = 0, least = INFINITY, most = -INFINITY, before = -1;
         int64_t count = 0;
         for (const Series::Bucket& b : s.buckets()) {
-            all += b.value_sum, count += b.count;
-            least = std::min(least, b.min), most = std::max(most, b.max);
+            all += b.value_sum;
+            count += b.count;
+            least = std::min(least, b.min);
+            most = std::max(most, b.max);
             CHECK(b.min <= b.value_sum / double(b.count) + 1e-12);
             const double step = b.sum.step / double(b.count);
             CHECK(step > before);
@@ -157,7 +161,7 @@ TEST_CASE("report: a page has the runs' metrics, settings and samples, whatever 
     CHECK(count_of(html, "</script>") == 2);
     CHECK(count_of(html, "<img") == 0);
     CHECK(count_of(html, "<!--") == 0);
-    CHECK(count_of(html, "http://") + count_of(html, "https://") == 0);    // it loads nothing
+    CHECK(count_of(html, "http://") + count_of(html, "https://") == 0);    // no page loads anything
     REQUIRE(page["runs"].size() == 2);
     const json &one = page["runs"][0], &two = page["runs"][1];
     CHECK(one["name"] == "a");

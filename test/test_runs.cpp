@@ -135,7 +135,10 @@ TEST_CASE("runs: the lock file notes how a run ended, and forgets it when the ru
     // While `flatgpt runs` holds the lock for a moment, a run may begin.
     const int fd = open((run + "/lock").c_str(), O_RDONLY);
     REQUIRE(flock(fd, LOCK_SH) == 0);
-    std::thread release([&] { usleep(30000), flock(fd, LOCK_UN); });
+    std::thread release([&] {
+        usleep(30000);
+        flock(fd, LOCK_UN);
+    });
     const int64_t done = checkpoint_step(toy.newest("a"));
     const ProcessResult r = run_flatgpt(toy.args("a", {"--steps", std::to_string(done + 2), "--resume", "auto"}));
     release.join();
@@ -180,8 +183,10 @@ TEST_CASE("norms: of weights, gradients and updates, equal to the checkpoints' a
             const std::vector<float> now = embeddings(step), before = embeddings(step - 1);
             REQUIRE(!now.empty());
             double weights = 0, update = 0;
-            for (size_t i = 0; i < now.size(); i++)
-                weights += double(now[i]) * now[i], update += std::pow(double(now[i]) - before[i], 2);
+            for (size_t i = 0; i < now.size(); i++) {
+                weights += double(now[i]) * now[i];
+                update += std::pow(double(now[i]) - before[i], 2);
+            }
             CHECK(row["norms"]["wte"][0] == doctest::Approx(std::sqrt(weights)).epsilon(1e-3));
             CHECK(row["norms"]["wte"][2] == doctest::Approx(std::sqrt(update)).epsilon(1e-3));
         }

@@ -58,18 +58,15 @@ void read_rows(const std::string& path, Run* run) {
         if (!row.ok() && !may_be_cut && run->damage.empty()) run->damage = row.status.message;
         return row.ok() ? std::move(row.value) : nlohmann::json::object();
     };
-    auto get = [](const nlohmann::json& row, const char* key, double* to) {
-        const auto x = row.find(key);
-        if (x != row.end() && x->is_number()) *to = x->get<double>();
-    };
     const Status read = each_line(path, MAX_LINE, [&](std::string_view line, int64_t at, bool is_last) {
         number = at;
         if (line.find("\"val_loss\"") != line.npos) {
             const nlohmann::json row = parsed(at, line, is_last);
-            double val = NAN;
-            get(row, "val_loss", &val);
-            if (val < run->val || (std::isnan(run->val) && !std::isnan(val)))
-                run->val = val, run->val_step = step_of(row);
+            const double val = number_of(row, "val_loss");
+            if (val < run->val || (std::isnan(run->val) && !std::isnan(val))) {
+                run->val = val;
+                run->val_step = step_of(row);
+            }
         }
         last.emplace_back(at, line);
         bytes += int64_t(line.size());
@@ -81,12 +78,10 @@ void read_rows(const std::string& path, Run* run) {
     std::vector<double> speeds;
     for (const auto& [at, line] : last) {
         const nlohmann::json row = parsed(at, line, at == number);
-        double speed = NAN;
-        run->step = step_of(row) < 0 ? run->step : step_of(row);
-        get(row, "loss", &run->loss);
-        get(row, "tokens", &run->tokens);
-        get(row, "tokens_per_second", &speed);
-        if (!std::isnan(speed)) speeds.push_back(speed);
+        if (const int64_t step = step_of(row); step >= 0) run->step = step;
+        run->loss = number_of(row, "loss", run->loss);
+        run->tokens = number_of(row, "tokens", run->tokens);
+        if (const double x = number_of(row, "tokens_per_second"); !std::isnan(x)) speeds.push_back(x);
     }
     std::sort(speeds.begin(), speeds.end());
     if (!speeds.empty()) run->speed = speeds[speeds.size() / 2];

@@ -179,8 +179,7 @@ static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
     const bool has_data = t.has_data();
     const std::string mixture = has_data ? t.mixture_text(t.samples_before(o.steps), "              ") : "";
-    if (has_data)
-        printf("data          %s\n%s%s", t.data.source().text().c_str(), mixture.c_str(), mixture.empty() ? "" : "\n");
+    if (has_data) printf("data          %s\n%s", t.data.source().text().c_str(), mixture.c_str());
     else
         printf(
             "data          none given (--data)%s\n",
@@ -215,7 +214,7 @@ Status Trainer::dry_run() {
     if (plan.ranks > 1)
         rows.push_back({"scratch of the collectives", collective_scratch(device.model->op, config, plan, device.gpu)});
     TRY(loss->add_memory(rows, o.batch));
-    add_norms_memory(rows);
+    add_report_memory(rows);
     if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
     else TRY(add_cpu_rows(*this, rows));
     const std::vector<int> COLUMNS = {-42, 12, 0};

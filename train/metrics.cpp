@@ -29,7 +29,8 @@ Status each_line(const std::string& path, int64_t longest,
     bool end = false;
     auto read_more = [&]() -> Status {
         text.erase(0, from);
-        searched -= from, from = 0;
+        searched -= from;
+        from = 0;
         const size_t had = text.size();
         text.resize(had + PIECE);
         ssize_t n = 0;
@@ -57,9 +58,14 @@ Status each_line(const std::string& path, int64_t longest,
     }
 }
 
+double rounded_to(int digits, double x) { return strtod(formatted("%.*g", digits, x).c_str(), nullptr); }
+
+double number_of(const nlohmann::json& row, const char* key, double otherwise) {
+    const auto number = row.find(key);
+    return number != row.end() && number->is_number() ? number->get<double>() : otherwise;
+}
 int64_t step_of(const nlohmann::json& row) {
-    const auto step = row.find("step");
-    const double x = step != row.end() && step->is_number() ? step->get<double>() : -1;
+    const double x = number_of(row, "step", -1);
     return x >= 0 && x <= 1e15 ? int64_t(x) : -1;
 }
 

@@ -15,6 +15,10 @@ Status each_line(const std::string& path, int64_t longest,
                  const std::function<Status(std::string_view text, int64_t number, bool last)>& line);
 
 int64_t step_of(const nlohmann::json& row);    // -1: none, or not in 0..1e15
+// The row's number under `key`; `otherwise` if there is none.
+double number_of(const nlohmann::json& row, const char* key, double otherwise = NAN);
+
+double rounded_to(int digits, double x);    // nearest decimal with so many digits
 
 // Calls row(object, "file:line") for each object. path: the file, or the run's directory. A last
 // line that is invalid is ignored, because a killed run may leave one. Exit 3: the file cannot be

@@ -2,6 +2,7 @@
 // its page and its event file.
 #include "infer/eval/text_loss.h"
 #include "model/kv_cache.h"
+#include "train/metrics.h"
 #include "train/report/run_state.h"
 #include "train/train.h"
 
@@ -30,8 +31,13 @@ Status Trainer::read_sample_prompts() {
     return {};
 }
 
+// The texts that samples continue.
+static std::vector<std::string> prompts_of(const Trainer& t) {
+    return t.sample_prompts.empty() ? std::vector{t.o.sample_prompt} : t.sample_prompts;
+}
+
 Status Trainer::sample_text() {
-    const std::vector<std::string> prompts = sample_prompts.empty() ? std::vector{o.sample_prompt} : sample_prompts;
+    const std::vector<std::string> prompts = prompts_of(*this);
     GenerationOptions what;
     for (const std::string& prompt : prompts) {
         if (chat_encoder && !prompt.empty())    // a user's message, to which the sample is the answer
@@ -69,39 +75,38 @@ void Trainer::gather_norms(const std::vector<TensorSquares>& mine) {
         for (const std::string& of_rank : all) {
             const char* at = of_rank.c_str();
             char* end = nullptr;
-            for (double& sum : sums) sum += strtod(at, &end), at = end;
+            for (double& sum : sums) {
+                sum += strtod(at, &end);
+                at = end;
+            }
         }
     }
-    auto digits = [](double square) { return strtod(formatted("%.4g", std::sqrt(square)).c_str(), nullptr); };
     norms = Json::object();
     size_t i = 0;
     for (const Tensor& t : device.model->tensors) {
         if (t.frozen || i + 3 > sums.size()) continue;
         Json three = Json::list();
-        for (const size_t end = i + 3; i < end; i++) three.add(digits(sums[i]));
+        for (const size_t end = i + 3; i < end; i++) three.add(rounded_to(4, std::sqrt(sums[i])));
         norms.set(t.name, three);
     }
 }
 
 namespace {
-// Keys and values of the samples that run together (GenerationOptions::batch), for the longest
-// prompt. A prompt has at most as many tokens as bytes, and a chat's template adds some.
+// Keys and values, in bytes, of the samples that run together, for the longest prompt. A prompt has
+// at most as many tokens as bytes, and a chat's template adds some.
 int64_t samples_bytes(const Config& c, Element type, const std::vector<std::string>& prompts, int tokens) {
     size_t longest = 0;
     for (const std::string& prompt : prompts) longest = std::max(longest, prompt.size());
     const int all = cache_positions(c), some = int(std::min<int64_t>(all, int64_t(longest) + 256 + tokens));
     const int64_t saved = int64_t(pages_for(all) - pages_for(some)) * page_bytes(c, type);
-    return int64_t(std::min<size_t>(prompts.size(), 16)) * (cache_bytes(c, type) - saved);
+    return std::min<int64_t>(int64_t(prompts.size()), GenerationOptions{}.batch) * (cache_bytes(c, type) - saved);
 }
 }    // namespace
 
-// Also adds the memory of samples, which rank 0 holds.
-void Trainer::add_norms_memory(std::vector<MemoryRow>& rows) const {
+void Trainer::add_report_memory(std::vector<MemoryRow>& rows) const {
     if (samples() && ranks.first())
         rows.push_back({"keys and values of samples",
-                        samples_bytes(config, device.model->op.activation,
-                                      sample_prompts.empty() ? std::vector{o.sample_prompt} : sample_prompts,
-                                      int(o.sample_tokens))});
+                        samples_bytes(config, device.model->op.activation, prompts_of(*this), o.sample_tokens)});
     if (!o.norms_every || device.gpu) return;    // on a GPU the copy is in the host's memory
     rows.push_back(
         {"weights before an update (--norms-every)", trained_parameters(config) * int64_t(sizeof(float)) / plan.ranks});

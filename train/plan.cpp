@@ -255,7 +255,7 @@ Status Trainer::choose_batch() {
         plan.B = B;
         std::vector<MemoryRow> memory = TRY(memory_cost(device.model->op, config, plan));
         TRY(loss->add_memory(memory, B));
-        add_norms_memory(memory);
+        add_report_memory(memory);
         return total_bytes(memory) + collective_scratch(device.model->op, config, plan, device.gpu);
     };
     auto fits_in = [&](int B) {

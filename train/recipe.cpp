@@ -1,6 +1,7 @@
 // recipe.cpp - `flatgpt train --recipe`: settings that follow from the model and the tokens.
 #include <cmath>
 
+#include "train/metrics.h"
 #include "train.h"
 
 namespace {
@@ -41,7 +42,7 @@ Status Trainer::apply_recipe() {
              human_count(budget) + " tokens, " +
                  (o.tokens > 0 ? std::string("as --tokens says")
                                : "20 for each of " + human_count(parameters) + " parameters (Hoffmann et al. 2022)"));
-    const double rounded = strtod(formatted("%.2g", rate).c_str(), nullptr);
+    const double rounded = rounded_to(2, rate);
     if (fill(*this, "--lr", &o.lr, rounded, "-1.0", formatted("%.9g", rounded)))
         note(formatted("--lr %g", rounded), "0.3118 C^-0.1250 (DeepSeek LLM, 2024)");
     if (fill(*this, "--lr-schedule", &o.lr_schedule, std::string("linear"), "\"cosine\"", "\"linear\"") &&

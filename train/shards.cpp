@@ -58,23 +58,27 @@ Status Trainer::open_shards() {
         theirs ? "tokenize the text again with that one, " + checkpoint_tokenizer_file(start)
                : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
     LoaderConfig l = loader_config();
-    l.pattern = o.data, l.raw_u16 = o.raw_u16;
-    l.weighted = true, l.begin = TRY(packed_by(o.pack, tokenizer));
+    l.pattern = o.data;
+    l.raw_u16 = o.raw_u16;
+    l.weighted = true;
+    l.begin = TRY(packed_by(o.pack, tokenizer));
     if (!o.data.empty()) {
         data = TRY(Loader::open(l));
         TRY(check_shard_tokenizer(data.shards(), tokenizer, config.V, tokenizer_source));
     }
     if (!o.val.empty()) {
-        l.pattern = o.val, l.shuffle = false, l.max_tokens = o.eval_tokens;
-        l.weighted = false, l.begin = -1;    // the loss of packed and other runs can then be compared
+        l.pattern = o.val;
+        l.shuffle = false;
+        l.max_tokens = o.eval_tokens;
+        l.weighted = false;
+        l.begin = -1;    // the loss of packed and other runs can then be compared
         val = TRY(Loader::open(l));
         bool same = false;
         if (!o.data.empty()) TRY(check_disjoint(data.shards(), val.shards(), &same));
         if (same) progress.note("note: --val has all shards of --data: its loss says nothing about text that is new");
         TRY(check_shard_tokenizer(val.shards(), tokenizer, config.V, tokenizer_source));
     }
-    if (o.data.empty() || data.source().note().empty()) return {};
-    note_lines(progress, "note: ", data.source().note());
+    if (!o.data.empty()) note_lines(progress, "note: ", data.source().note());
     return {};
 }
 
@@ -102,14 +106,15 @@ std::string Trainer::mixture_text(int64_t samples, const char* indent) const {
                          100 * double(drawn[k]) / double(std::max<int64_t>(1, samples)), parts[k].name.c_str(),
                          human_count(double(drawn[k]) * o.seq_len).c_str(),
                          human_count(double(parts[k].tokens)).c_str(), epochs[k]);
-    return all.substr(0, all.size() - 1);
+    return all;
 }
 
 // Repeated data is worth nearly as much as new data up to 4 epochs, half as much at the 16th,
 // nothing at the 40th (Muennighoff et al. 2023). Of a mixture, the source read most often counts.
 void Trainer::warn_of_repetition() {
-    const std::vector<double> all = epochs_of(samples_before(o.steps));
-    if (!o.dry_run) note_lines(progress, "to read: ", mixture_text(samples_before(o.steps), ""));
+    const int64_t samples = samples_before(o.steps);
+    const std::vector<double> all = epochs_of(samples);
+    if (!o.dry_run) note_lines(progress, "to read: ", mixture_text(samples, ""));
     const auto most = std::max_element(all.begin(), all.end());
     const SamplePart part = data.source().parts()[size_t(most - all.begin())];
     const double epochs = *most, parameters = double(config_parameters(config)), unique = double(pass_tokens());

@@ -198,15 +198,11 @@ Status read_row(const std::string& dir, Row& row) {
     std::vector<double> losses;
     if (access((dir + "/metrics.jsonl").c_str(), F_OK) != 0) return {};
     TRY(read_metrics(dir, [&](const nlohmann::json& line, const std::string&) {
-        auto number = [&](const char* key, double none) {
-            const auto at = line.find(key);
-            return at != line.end() && at->is_number() ? at->get<double>() : none;
-        };
-        losses.push_back(number("loss", NAN));
+        losses.push_back(number_of(line, "loss"));
         row.steps = std::max<int64_t>(0, step_of(line));
-        row.tokens = int64_t(std::clamp(number("tokens", 0), 0.0, 1e18));
-        row.seconds += number("ms", 0) / 1000;
-        row.val_loss = number("val_loss", row.val_loss);
+        row.tokens = int64_t(std::clamp(number_of(line, "tokens", 0), 0.0, 1e18));
+        row.seconds += number_of(line, "ms", 0) / 1000;
+        row.val_loss = number_of(line, "val_loss", row.val_loss);
         row.lowest = std::fmin(row.lowest, row.val_loss);
         return Status{};
     }));

@@ -290,8 +290,8 @@ struct Trainer {
     Status read_sample_prompts();
     void open_reports();
     bool norms_due(int64_t step) const { return o.norms_every > 0 && step % o.norms_every == 0; }
-    void gather_norms(const std::vector<TensorSquares>& mine);    // sums all ranks', sets `norms`
-    void add_norms_memory(std::vector<MemoryRow>& rows) const;
+    void gather_norms(const std::vector<TensorSquares>& mine);     // sums all ranks', sets `norms`
+    void add_report_memory(std::vector<MemoryRow>& rows) const;    // memory of --norms-every and rank 0's samples
     Status finished();
     Status save_before_exit(Status why);
     Status diverged();

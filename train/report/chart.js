@@ -41,7 +41,7 @@ function ticks(low, high, count, log) {
   return out;
 }
 
-// Exponential moving average with its bias removed, the same smoothing as TensorBoard's.
+// Exponential moving average without its bias: the smoothing of TensorBoard.
 function smoothed(values, weight) {
   if (!weight) return values;
   let mean = 0, sum = 0;
@@ -68,7 +68,6 @@ function nearest(xs, x) {
 // series(): a list of {name, color, xs, ys, low, high, weight, marks, dash}.
 class Chart {
   constructor(parent, title, view, series, key) {
-    this.title = title;
     this.view = view;
     this.series = series;
     this.logY = false;
@@ -111,20 +110,23 @@ class Chart {
       line.xs.forEach((x, i) => {
         const y = line.smooth[i];
         if (y === null || x < from || x > to || (this.view.logX && x <= 0)) return;
-        x0 = Math.min(x0, x), x1 = Math.max(x1, x);
-        for (const v of [y, line.low ? line.low[i] : y, line.high ? line.high[i] : y])
-          if (v !== null && !(this.logY && v <= 0)) y0 = Math.min(y0, v), y1 = Math.max(y1, v);
+        x0 = Math.min(x0, x);
+        x1 = Math.max(x1, x);
+        for (const v of [y, line.low ? line.low[i] : y, line.high ? line.high[i] : y]) {
+          if (v === null || (this.logY && v <= 0)) continue;
+          y0 = Math.min(y0, v);
+          y1 = Math.max(y1, v);
+        }
       });
     if (x0 > x1) return null;
-    if (y0 > y1) y0 = this.logY ? 0.1 : 0, y1 = 1;
-    if (this.view.range) x0 = Math.max(x0, from), x1 = Math.min(x1, to);
-    if (x0 === x1) x0 -= 0.5, x1 += 0.5;
+    if (y0 > y1) [y0, y1] = [this.logY ? 0.1 : 0, 1];
+    x0 = Math.max(x0, from);
+    x1 = Math.min(x1, to);
+    if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
     if (this.view.logX && x0 <= 0) x0 = x1 / 2;
     // Values that hardly differ are not blown up.
     const pad = Math.max(0.04 * (y1 - y0), 5e-3 * Math.abs(y1)) || 0.5;
-    if (this.logY) y0 /= 1.05, y1 *= 1.05;
-    else y0 -= pad, y1 += pad;
-    return {x0, x1, y0, y1};
+    return this.logY ? {x0, x1, y0: y0 / 1.05, y1: y1 * 1.05} : {x0, x1, y0: y0 - pad, y1: y1 + pad};
   }
   // Functions from values to pixels, and from pixels to x.
   scales(d, width, height) {
@@ -293,7 +295,9 @@ class Chart {
     c.addEventListener("pointerup", e => { this.touches.delete(e.pointerId); this.endDrag(); });
     c.addEventListener("pointercancel", e => { this.touches.delete(e.pointerId); this.drag = null; this.draw(); });
     c.addEventListener("pointerleave", e => {    // a lifted finger leaves, too: its value stays
-      if (!this.drag && e.pointerType !== "touch") this.cursor = null, this.draw();
+      if (this.drag || e.pointerType === "touch") return;
+      this.cursor = null;
+      this.draw();
     });
     c.addEventListener("dblclick", () => this.view.zoom(null));
     c.addEventListener("keydown", e => this.key(e));

@@ -21,7 +21,6 @@ void LiveReports::begin(const Choice& choice, const std::function<void(const std
 }
 
 void LiveReports::open() {
-    opened = true;
     if (on.page) {
         data = std::make_unique<RunData>(on.run, page_buckets(1));
         data->state = "running";
@@ -39,7 +38,7 @@ void LiveReports::open() {
 
 void LiveReports::add(const std::string& rows) {
     if (!on.page && !on.tensorboard) return;
-    if (!opened) return open();
+    if (!data && !events) return open();
     bool validated = false;
     for (size_t at = 0, end; at < rows.size(); at = end + 1) {
         end = std::min(rows.find('\n', at), rows.size());
@@ -53,16 +52,14 @@ void LiveReports::add(const std::string& rows) {
 }
 
 void LiveReports::refresh() {
-    if (on.page && opened && now_seconds() - written > 100 * cost)
-        check(write_page(PAGE_SECONDS), &on.page, "--report");
+    if (on.page && data && now_seconds() - written > 100 * cost) check(write_page(PAGE_SECONDS), &on.page, "--report");
 }
 void LiveReports::close(const std::string& state) {
-    if (!opened) return;
-    if (on.page) {
+    if (on.page && data) {
         data->state = state;
         check(write_page(0), &on.page, "--report");
     }
-    if (on.tensorboard) check(events->flush(), &on.tensorboard, "--tensorboard");
+    if (on.tensorboard && events) check(events->flush(), &on.tensorboard, "--tensorboard");
 }
 
 Status LiveReports::write_page(int seconds) {

@@ -21,8 +21,8 @@ class LiveReports {
     // rows: whole lines that metrics.jsonl has got. The first call reads all rows of metrics.jsonl
     // and creates the files, so that a run without a step leaves none.
     void add(const std::string& rows);
-    // Writes the page, after validations and checkpoints, unless that would take more than 1 % of
-    // the time since the last one.
+    // Writes the page, unless pages would then take more than 1 % of the time. Called after
+    // checkpoints; `add` calls it after validations, and every 30 seconds.
     void refresh();
     void close(const std::string& state);    // the last page; state: finished, stopped or failed
 
@@ -34,6 +34,5 @@ class LiveReports {
     std::function<void(const std::string& text)> warn;
     std::unique_ptr<RunData> data;          // for the page; null before the first row
     std::unique_ptr<TensorBoard> events;    // null before the first row
-    bool opened = false;
-    double written = 0, cost = 0;    // seconds: time of the last page; time that writing took
+    double written = 0, cost = 0;           // seconds: time of the last page; time that writing took
 };

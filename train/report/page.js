@@ -48,7 +48,10 @@ function writeState() {
   for (const key of state.logs) q.append("log", key);
   for (const run of state.hidden) q.append("hide", run);
   for (const [id, value] of state.kept) q.set(id, value);
-  if (state.range) q.set("from", state.range[0]), q.set("to", state.range[1]);
+  if (state.range) {
+    q.set("from", state.range[0]);
+    q.set("to", state.range[1]);
+  }
   try { history.replaceState(null, "", "#" + q); } catch { /* not from every file:// */ }
 }
 
@@ -95,7 +98,7 @@ function keep(id) {
 const view = {
   get logX() { return state.logX; },
   get range() { return state.range; },
-  xName: () => ({step: "step", tokens: "tokens", time: "time"}[state.axis]),
+  xName: () => state.axis,
   xText: (x, exact) => state.axis === "time" ? timeText(x)
     : exact && state.axis === "step" ? String(Math.round(x)) : numberText(x),
   zoom(range) {
@@ -122,14 +125,14 @@ function linesOf(keys) {
     for (const key of keys) {
       if (!Object.hasOwn(run.metrics, key)) continue;    // "toString" may be a metric of another run
       const m = run.metrics[key];
-      // Validations, and other metrics of few steps.
+      // Validations and other metrics of few steps get dots.
       const marks = key.startsWith("val_") || 4 * m.mean.length < (run.metrics.loss?.mean.length || 0);
+      const color = marks && keys[0] === "loss" && data.runs.length === 1 ? COLORS[1] : colorOf(r);
       lines.push({
-        name: (data.runs.length > 1 ? run.name : "") + (keys.length > 1 ? " " + key : ""), color: colorOf(r),
+        name: (data.runs.length > 1 ? run.name : "") + (keys.length > 1 ? " " + key : ""), color,
         xs: xsOf(run, m.axis), ys: m.mean, low: m.min, high: m.max, marks, weight: marks ? 0 : state.smooth,
         dash: key === "val_loss_average" ? [4, 3] : undefined
       });
-      if (marks && keys[0] === "loss") lines.at(-1).color = data.runs.length > 1 ? colorOf(r) : COLORS[1];
     }
   });
   return lines;
@@ -169,7 +172,7 @@ function addSummary() {
     const s = run.summary;
     return [{dot: colorOf(r), text: run.name}, run.state + news,
       s.steps ? `${s.step} of ${s.steps}` : String(s.step), s.loss,
-      s.best_val_loss === null ? null : s.best_val_loss, s.best_val_step === null ? "-" : String(s.best_val_step),
+      s.best_val_loss, s.best_val_step === null ? "-" : String(s.best_val_step),
       s.tokens, s.tokens_per_second, s.seconds ? timeText(s.seconds) : "-", s.skipped];
   });
   fillTable($("summary"), ["run", "state", "steps", "last loss", "lowest val loss", "at step", "tokens", "tokens/s",

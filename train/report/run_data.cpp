@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "files/json.h"
+#include "train/metrics.h"
 
 namespace {
 typedef nlohmann::json Value;
@@ -26,7 +27,7 @@ size_t part_of(size_t whole, size_t limit) { return whole * std::min<size_t>(lim
 ordered_json rounded(double x) {
     if (!std::isfinite(x)) return nullptr;
     if (x == std::floor(x) && std::fabs(x) < 1e15) return int64_t(x);
-    return strtod(formatted("%.*g", std::fabs(x) < 1e5 ? 5 : 7, x).c_str(), nullptr);
+    return rounded_to(std::fabs(x) < 1e5 ? 5 : 7, x);
 }
 
 // The x axes of the page's metrics. Metrics that occur in the same rows share one.
@@ -67,10 +68,6 @@ std::string text_of(const Value& row, const char* key) {
     const auto text = row.find(key);
     return text != row.end() && text->is_string() ? text->get<std::string>() : "";
 }
-double number_of(const Value& row, const char* key) {
-    const auto number = row.find(key);
-    return number != row.end() && number->is_number() ? number->get<double>() : NAN;
-}
 }    // namespace
 
 void Series::add(const AxisPoint& at, double value) {
@@ -92,9 +89,12 @@ void Series::add(const AxisPoint& at, double value) {
     }
     Bucket& b = all.back();
     b.count++;
-    b.sum.step += at.step, b.sum.tokens += at.tokens, b.sum.seconds += at.seconds;
+    b.sum.step += at.step;
+    b.sum.tokens += at.tokens;
+    b.sum.seconds += at.seconds;
     b.value_sum += value;
-    b.min = std::min(b.min, value), b.max = std::max(b.max, value);
+    b.min = std::min(b.min, value);
+    b.max = std::max(b.max, value);
 }
 
 Series& RunData::series(const std::string& metric) {
@@ -116,7 +116,10 @@ Status RunData::add(const Value& row, const std::string& where) {
     count++;
     if (const double x = number_of(row, "loss"); std::isfinite(x)) loss = x;
     if (const double x = number_of(row, "tokens_per_second"); std::isfinite(x)) speed = x;
-    if (const double x = number_of(row, "val_loss"); x < best) best = x, best_step = last.step;
+    if (const double x = number_of(row, "val_loss"); x < best) {
+        best = x;
+        best_step = last.step;
+    }
     if (const auto x = row.find("skipped"); x != row.end()) skipped += *x == true;
     for (const auto& [key, value] : row.items()) {
         if (!value.is_number() || key == "step" || key == "tokens" || key == "time") continue;    // axes
@@ -124,7 +127,10 @@ Status RunData::add(const Value& row, const std::string& where) {
         if (metrics.size() > MAX_METRICS)
             return fail(Exit::input, "%s: expected at most %zu metrics in a file", where.c_str(), MAX_METRICS);
     }
-    if (const auto x = row.find("expert_load"); x != row.end()) load = *x, load_step = last.step;
+    if (const auto x = row.find("expert_load"); x != row.end()) {
+        load = *x;
+        load_step = last.step;
+    }
     if (const auto x = row.find("norms"); x != row.end()) TRY(add_norms(*x, last, where));
     if (const std::string text = text_of(row, "sample"); !text.empty()) add_sample(last.step, "", text);
     if (const auto x = row.find("samples"); x != row.end() && x->is_array())

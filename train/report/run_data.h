@@ -38,7 +38,7 @@ class Series {
 class RunData {
   public:
     // buckets: limit for each metric. Validation losses get a larger one, so that they stay exact.
-    explicit RunData(std::string run_name, size_t buckets = 1000) : name(std::move(run_name)), limit(buckets) {}
+    RunData(std::string run_name, size_t buckets) : name(std::move(run_name)), limit(buckets) {}
     // Adds a row of metrics.jsonl. where: "file:line", for messages. Exit 3: the row has no step,
     // or more metrics than a run writes.
     Status add(const nlohmann::json& row, const std::string& where);

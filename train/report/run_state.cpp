@@ -71,7 +71,9 @@ RunState run_state(const std::string& run, int64_t last) {
         }
     }
     if (s.steps <= 0) s.steps = steps_in_toml(run + "/run.toml");
-    if (is_held(run + "/lock")) s.state = "running", s.reason.clear();
-    else if (s.state.empty()) s.state = s.steps > 0 && last >= s.steps ? "finished" : "stopped";
+    if (is_held(run + "/lock")) {
+        s.state = "running";
+        s.reason.clear();
+    } else if (s.state.empty()) s.state = s.steps > 0 && last >= s.steps ? "finished" : "stopped";
     return s;
 }

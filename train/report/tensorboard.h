@@ -1,13 +1,13 @@
 // tensorboard.h - a run's metrics as a TensorBoard event file,
 // RUN/tensorboard/events.out.tfevents.*
 //
-// Protocol. The event file is a function of metrics.jsonl: when a run starts or resumes, all rows
-// that metrics.jsonl keeps are written to a new file beside the old one (.new), which is then
-// renamed to a later name, and the old file is removed. From then on each row is appended. So every
-// step is there once, whatever ended the run before, and also the rows of a run that had begun
-// without --tensorboard. A crash between the rename and the removal leaves both files until the
-// next start; the newer one begins with a restart at step 0, upon which readers drop the older
-// one's values. The restart also serves a TensorBoard that has the old file open.
+// Protocol. The event file is a function of metrics.jsonl: at the first row of a run that starts or
+// resumes, all rows that metrics.jsonl keeps are written to a new file beside the old one (.new),
+// which is then renamed to a later name, and the old file is removed. From then on each row is
+// appended. So every step is there once, whatever ended the run before, and also the rows of a run
+// that had begun without --tensorboard. A crash between the rename and the removal leaves both
+// files until the next start; the newer one begins with a restart at step 0, upon which readers
+// drop the older one's values. The restart also serves a TensorBoard that has the old file open.
 #pragma once
 #include <cstdio>
 #include <nlohmann/json_fwd.hpp>
