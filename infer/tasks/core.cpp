@@ -250,14 +250,6 @@ Result<PreparedCoreTask> prepare_core_task(const CoreTask& task, std::vector<Rec
     }
     return t;
 }
-// The first choice has the largest mean unless a later one's is larger. NaN, the mean of no tokens,
-// is neither: Python's min over the losses, which nanochat takes, treats them likewise.
-size_t best_choice(const std::vector<double>& means) {
-    size_t best = 0;
-    for (size_t i = 1; i < means.size(); i++)
-        if (means[i] > means[best]) best = i;
-    return best;
-}
 Result<RunResult> run_core_task(Model& model, const PreparedCoreTask& t, const RunOptions& run) {
     const CoreTask& task = t.task;
     const bool greedy = task.kind == Kind::language_modeling;
@@ -276,7 +268,7 @@ Result<RunResult> run_core_task(Model& model, const PreparedCoreTask& t, const R
             finite &= std::isfinite(logprob);
             if (!finite && !run.not_finite_is_nan) return not_finite(t.where[i], logprob);
         }
-        const bool is_right = greedy ? found[size_t(t.choices[i][0])].greedy : best_choice(means) == t.golds[i];
+        const bool is_right = greedy ? found[size_t(t.choices[i][0])].greedy : best_of(means) == t.golds[i];
         right.push_back(finite ? double(is_right) : NAN);
         if (run.each)
             r.samples.push_back(Json::object("task", "core/" + task.label, "item", int64_t(i), "where", t.where[i],

@@ -5,6 +5,12 @@
 #include "infer/jinja/value.h"
 #include "run.h"
 
+size_t best_of(const std::vector<double>& scores) {
+    size_t best = 0;
+    for (size_t i = 1; i < scores.size(); i++)
+        if (scores[i] > scores[best]) best = i;
+    return best;
+}
 MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
                          const std::vector<std::string>& pools) {
     const double n = double(values.size());

@@ -26,10 +26,6 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const EvalTask& task, 
     return pairs;
 }
 
-size_t best_of(const std::vector<double>& scores) {
-    return size_t(std::max_element(scores.begin(), scores.end()) - scores.begin());
-}
-
 // An item's scores and what follows from them.
 struct Scores {
     std::vector<double> logprobs, by_character;

@@ -1,8 +1,5 @@
 // run.h - runs a task: items become requests, the model scores them, and metrics sum them up.
 #pragma once
-#include <cstdio>
-#include <optional>
-
 #include "comm/comm.h"
 #include "files/json_write.h"
 #include "items.h"
@@ -59,6 +56,10 @@ Result<RunResult> run_task(Model& model, const Tokenizer& tokenizer, const Prepa
 Status not_finite(const std::string& where, double logprob);
 
 // ---- metrics.cpp --------------------------------------------------------------------------------
+
+// The first answer has the largest score unless a later one's is larger. NaN, CORE's mean of no
+// tokens, is neither: Python's min over the losses, which nanochat takes, treats them likewise.
+size_t best_of(const std::vector<double>& scores);
 
 // A mean and its standard error, from the sample's variance (n - 1). `pools` names each value's
 // pool (a subject, for instance). With several pools the variance is taken within each and pooled,
