@@ -44,8 +44,6 @@ std::vector<MetricResult> task_metrics(const EvalTask& task, const std::vector<s
         return all;
     };
     std::vector<MetricResult> results;
-    if (task.kind == TaskKind::generation)
-        return {mean_metric("exact_match_strict", column(0)), mean_metric("exact_match_flexible", column(1))};
     for (size_t m = 0; m < task.metrics.size(); m++) {
         MetricResult r = {metric_name(task.metrics[m]), 0, NAN};
         switch (task.metrics[m]) {

@@ -66,9 +66,8 @@ size_t best_of(const std::vector<double>& scores);
 // because lm-evaluation-harness computes a group's error like this.
 MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
                          const std::vector<std::string>& pools = {});
-// A task's metrics from its items' numbers, which EvalTask::kind and EvalTask::metrics define: a
-// number for each metric; generation: strict and flexible match; rolling: log-likelihood, words and
-// bytes.
+// A task's metrics from its items' numbers: a number for each of EvalTask::metrics; rolling:
+// log-likelihood, words and bytes.
 // `pools`: Item::pool, by item.
 std::vector<MetricResult> task_metrics(const EvalTask& task, const std::vector<std::vector<double>>& by_item,
                                        const std::vector<std::string>& pools = {});

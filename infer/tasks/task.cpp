@@ -144,7 +144,7 @@ const std::vector<EvalTask> TASKS = {
      .layouts = {{{{"question", "question", text}, {"solution", "answer", text}}}},
      .prompt = "Question: {{ question }}\nAnswer:",
      .answers = "{{ solution }}",
-     .metrics = {Metric::match},
+     .metrics = {Metric::match_strict, Metric::match_flexible},
      .shots = 5,
      .stops = {"Question:", "</s>", "<|im_end|>"},
      .source = "Cobbe et al. 2021, arXiv:2110.14168"},
@@ -190,7 +190,8 @@ const char* metric_name(Metric metric) {
     switch (metric) {
         case Metric::acc_norm: return "acc_norm";
         case Metric::perplexity: return "perplexity";
-        case Metric::match: return "exact_match";
+        case Metric::match_strict: return "exact_match_strict";
+        case Metric::match_flexible: return "exact_match_flexible";
         case Metric::word_perplexity: return "word_perplexity";
         case Metric::byte_perplexity: return "byte_perplexity";
         case Metric::bits_per_byte: return "bits_per_byte";
