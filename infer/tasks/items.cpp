@@ -8,6 +8,7 @@
 #include "files/json.h"
 #include "files/text_file.h"
 #include "infer/jinja/chat_template.h"
+#include "requests.h"
 
 namespace {
 typedef nlohmann::ordered_json Object;
@@ -284,7 +285,10 @@ Result<Item> item_of(const EvalTask& task, const Templates& t, const Record& rec
     item.description = TRY(rendered(t.description, values, task, record));
     item.prompts = task.kind == TaskKind::contexts ? list_of(prompt) : std::vector<std::string>{prompt};
     item.answers = task.kind == TaskKind::choices ? list_of(answers) : std::vector<std::string>{answers};
-    if (task.kind == TaskKind::rolling) item.published = answers;
+    if (task.kind == TaskKind::rolling) {
+        item.words = count_words(answers);
+        item.bytes = int64_t(answers.size());
+    }
     for (auto* texts : {&item.prompts, &item.answers})
         for (std::string& text : *texts)
             if (task.clean) text = task.clean(text);

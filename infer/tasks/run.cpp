@@ -78,10 +78,9 @@ std::vector<double> values_of(const PreparedTask& t, size_t i, const Likelihood*
     if (t.task->kind == TaskKind::rolling) {
         double all = 0;
         for (size_t k = 0; k < n; k++) all += found[k].logprob;
-        const std::string& text = item.published;
         if (samples)
-            samples->push_back(sample_json(t, i).set("logprob", all, "words", count_words(text), "bytes", text.size()));
-        return {all, double(count_words(text)), double(text.size())};
+            samples->push_back(sample_json(t, i).set("logprob", all, "words", item.words, "bytes", item.bytes));
+        return {all, double(item.words), double(item.bytes)};
     }
     const Scores s = scores_of(item, found, n);
     std::vector<double> values;
