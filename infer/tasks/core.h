@@ -8,8 +8,6 @@
 #pragma once
 #include "run.h"
 
-constexpr const char* CORE_NAME = "core";
-
 // A task of core.yaml.
 struct CoreTask {
     enum class Kind { multiple_choice, schema, language_modeling } kind = Kind::multiple_choice;

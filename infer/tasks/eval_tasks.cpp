@@ -39,17 +39,14 @@ class ResultTable {
 Result<std::vector<const EvalTask*>> tasks_of(const std::vector<std::string>& names) {
     std::vector<const EvalTask*> all;
     for (const std::string& name : names)
-        for (const EvalTask* task :
-             TRY(name == CORE_NAME ? Result<std::vector<const EvalTask*>>(std::vector<const EvalTask*>{})
-                                   : tasks_named(name)))
-            all.push_back(task);
+        for (const EvalTask* task : TRY(tasks_named(name))) all.push_back(task);
     return all;
 }
-// Standard input can be read once.
+// Standard input can be read once. CORE reads a directory.
 Status check_stdin(const TaskFlags& o) {
     size_t readers = o.shots_file == "-";
     for (size_t i = 0; i < o.tasks.size(); i++)
-        if (o.files[i] == "-") readers += o.tasks[i] == CORE_NAME ? 1 : TRY(tasks_named(o.tasks[i])).size();
+        if (o.files[i] == "-") readers += TRY(tasks_named(o.tasks[i])).size();
     if (readers > 1)
         return fail(Exit::usage,
                     "--file -: standard input can be read once, and these tasks read it %zu times; truthfulqa_mc "

@@ -173,7 +173,7 @@ std::vector<std::string> task_names() {
     std::vector<std::string> names;
     for (const EvalTask& task : TASKS) names.push_back(task.name);
     names.push_back("truthfulqa_mc");
-    names.push_back("core");
+    names.push_back(CORE_NAME);
     return names;
 }
 Result<std::vector<const EvalTask*>> tasks_named(const std::string& name) {
@@ -181,7 +181,7 @@ Result<std::vector<const EvalTask*>> tasks_named(const std::string& name) {
     for (const EvalTask& task : TASKS)
         if (name == task.name || (name == "truthfulqa_mc" && std::string(task.name).starts_with(name)))
             found.push_back(&task);
-    if (!found.empty()) return found;
+    if (!found.empty() || name == CORE_NAME) return found;
     const std::vector<std::string> known = task_names();
     return fail(Exit::usage, "--task %s: expected one of %s%s", name.c_str(), join(known, ", ").c_str(),
                 did_you_mean(name, known).c_str());
