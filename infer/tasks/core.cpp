@@ -13,11 +13,10 @@ typedef nlohmann::ordered_json Object;
 
 // ---- core.yaml ----------------------------------------------------------------------------------
 
-std::string trimmed(const std::string& text) { return jinja::strip(text, {}, true, true); }
 // A plain or quoted scalar, without a comment behind it. Double quotes have escapes.
 Result<std::string> scalar(const std::string& raw, const std::string& where) {
-    const std::string text = trimmed(raw);
-    if (text.empty() || (text[0] != '"' && text[0] != '\'')) return trimmed(text.substr(0, text.find(" #")));
+    const std::string text = jinja::strip(raw);
+    if (text.empty() || (text[0] != '"' && text[0] != '\'')) return jinja::strip(text.substr(0, text.find(" #")));
     std::string value;
     for (size_t i = 1; i < text.size(); i++) {
         if (text[i] == text[0]) return value;
@@ -35,7 +34,7 @@ Status set_key(CoreTask& task, const std::string& key, const std::string& value,
     else if (key == "dataset_uri") task.uri = value;
     else if (key == "continuation_delimiter") task.delimiter = value;
     else if (key == "num_fewshot") {
-        const std::string digits = value.starts_with('[') ? trimmed(value.substr(1, value.find_first_of(",]") - 1))
+        const std::string digits = value.starts_with('[') ? jinja::strip(value.substr(1, value.find_first_of(",]") - 1))
                                                           : value;
         if (digits.empty() || digits.size() > 4 || digits.find_first_not_of("0123456789") != digits.npos)
             return fail(Exit::input, "%s: expected num_fewshot: [NUMBER], found %s", where.c_str(), value.c_str());
@@ -65,7 +64,7 @@ Result<std::vector<CoreTask>> parse_core_yaml(const std::string& text, const std
         if (indent == line.npos || line[indent] == '#') continue;
         if (indent == 0 && line[0] != '-') in_tasks = line.starts_with("icl_tasks:");
         if (!in_tasks || line.starts_with("icl_tasks:")) continue;
-        line = trimmed(line);
+        line = jinja::strip(line);
         if (list && line.starts_with("- ")) {
             TRY(set_key(found.back(), "num_fewshot", TRY(scalar(line.substr(2), where)), where));
             list = false;
@@ -73,14 +72,14 @@ Result<std::vector<CoreTask>> parse_core_yaml(const std::string& text, const std
         }
         if (line[0] == '-') {
             found.push_back({.line = number});
-            line = trimmed(line.substr(1));
+            line = jinja::strip(line.substr(1));
             if (line.empty()) continue;
         }
         const size_t colon = line.find(':');
         if (colon == line.npos || found.empty())
             return fail(Exit::input, "%s: expected \"key: value\" of a task, found %s", where.c_str(),
                         line.substr(0, 80).c_str());
-        const std::string key = trimmed(line.substr(0, colon)), value = TRY(scalar(line.substr(colon + 1), where));
+        const std::string key = jinja::strip(line.substr(0, colon)), value = TRY(scalar(line.substr(colon + 1), where));
         list = key == "num_fewshot" && value.empty();
         if (!list) TRY(set_key(found.back(), key, value, where));
     }
@@ -152,7 +151,7 @@ Result<CoreItem> core_item(Kind kind, const Record& r) {
         item.after = TRY(texts_of(r, "continuation", false));
     }
     if (kind == Kind::language_modeling) {
-        item.before[0] = trimmed(item.before[0]);
+        item.before[0] = jinja::strip(item.before[0]);
         return item;
     }
     const size_t n = std::max(item.before.size(), item.after.size());
@@ -199,7 +198,7 @@ Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const
     for (size_t i = 0; i < std::max(item.before.size(), item.after.size()); i++)
         add(examples + item.text(i, task.delimiter));
     if (task.kind == Kind::language_modeling) {
-        add(trimmed(examples + item.before[0] + task.delimiter));
+        add(jinja::strip(examples + item.before[0] + task.delimiter));
         all[0].from = int(common_of(all, false));
         all.pop_back();
     } else {
