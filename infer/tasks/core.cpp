@@ -121,7 +121,8 @@ Status parse_baselines(const std::string& csv, const std::string& name, std::vec
 namespace {
 typedef CoreTask::Kind Kind;
 struct CoreItem {
-    std::vector<std::string> before, after;    // contexts, continuations: one list has one text
+    std::string where;                                   // Record::where
+    std::vector<std::string> before = {}, after = {};    // contexts, continuations: one list has one text
     size_t gold = 0;
     std::string text(size_t i, const std::string& delimiter) const {
         return before[before.size() > 1 ? i : 0] + delimiter + after[after.size() > 1 ? i : 0];
@@ -142,7 +143,7 @@ Result<std::vector<std::string>> texts_of(const Record& r, const char* key, bool
     return texts;
 }
 Result<CoreItem> core_item(Kind kind, const Record& r) {
-    CoreItem item;
+    CoreItem item{.where = r.where};
     if (kind == Kind::multiple_choice) {
         item.before = TRY(texts_of(r, "query", false));
         item.after = TRY(texts_of(r, "choices", true));
@@ -175,20 +176,21 @@ size_t common_of(const std::vector<LikelihoodRequest>& all, bool at_end) {
     }
     return most;
 }
-}    // namespace
-
-Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const std::vector<Record>& records,
+// An item's requests: whole prompts. The scored part is what differs between the choices, or what
+// all contexts end with, or the continuation; a choice that another one begins with has none
+// (from = tokens.size()). Exit 3: names the item.
+Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const std::vector<CoreItem>& items,
                                                      size_t index, const Tokenizer& tokenizer, int context) {
+    const CoreItem& item = items[index];
     std::string examples;
-    if (task.shots >= int(records.size()))
+    if (task.shots >= int(items.size()))
         return fail(Exit::input, "%s: core: %s has %d examples before each item, so it needs more items, found %zu",
-                    records[index].where.c_str(), task.label.c_str(), task.shots, records.size());
+                    item.where.c_str(), task.label.c_str(), task.shots, items.size());
     // The drawn numbers count the other items.
-    for (int other : PythonRandom(uint32_t(1234 + index)).sample(int(records.size()) - 1, task.shots)) {
-        const CoreItem shot = TRY(core_item(task.kind, records[size_t(other) + (size_t(other) >= index)]));
+    for (int other : PythonRandom(uint32_t(1234 + index)).sample(int(items.size()) - 1, task.shots)) {
+        const CoreItem& shot = items[size_t(other) + (size_t(other) >= index)];
         examples += shot.text(shot.gold, task.delimiter) + "\n\n";
     }
-    const CoreItem item = TRY(core_item(task.kind, records[index]));
     std::vector<LikelihoodRequest> all;
     auto add = [&](const std::string& text) {
         LikelihoodRequest r{.tokens = {prefix_token(tokenizer)}, .group = int64_t(index)};
@@ -211,10 +213,11 @@ Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const
         r.from = std::max(1, r.from - over);
         if (r.from < int(r.tokens.size()) || task.kind != Kind::language_modeling) continue;
         return fail(Exit::input, "%s: core: %s: expected a continuation of at least one token, found none",
-                    records[index].where.c_str(), task.label.c_str());
+                    item.where.c_str(), task.label.c_str());
     }
     return all;
 }
+}    // namespace
 
 Result<std::vector<CoreTask>> read_core(const std::string& directory) {
     const std::string dir = without_slashes(directory), yaml = dir + "/core.yaml", meta = dir + "/eval_meta_data.csv";
@@ -237,15 +240,17 @@ Result<PreparedCoreTask> prepare_core_task(const CoreTask& task, std::vector<Rec
                         o.limit_flag, (long long)o.limit, task.label.c_str(), task.shots, task.shots + 1, o.limit_flag);
         records.resize(size_t(o.limit));
     }
-    for (size_t i = 0; i < records.size(); i++) {
+    std::vector<CoreItem> items;
+    for (const Record& record : records) items.push_back(TRY(core_item(task.kind, record)));
+    for (size_t i = 0; i < items.size(); i++) {
         t.choices.emplace_back();
-        for (LikelihoodRequest& r : TRY(core_requests(task, records, i, tokenizer, o.context))) {
+        for (LikelihoodRequest& r : TRY(core_requests(task, items, i, tokenizer, o.context))) {
             const bool scored = r.from < int(r.tokens.size());
             t.choices.back().push_back(scored ? int64_t(t.requests.size()) : -1);
             if (scored) t.requests.push_back(std::move(r));
         }
-        t.golds.push_back(TRY(core_item(task.kind, records[i])).gold);
-        t.where.push_back(records[i].where);
+        t.golds.push_back(items[i].gold);
+        t.where.push_back(items[i].where);
     }
     return t;
 }
