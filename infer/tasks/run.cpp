@@ -60,11 +60,11 @@ double value_of(Metric metric, const Item& item, const Scores& s) {
 }
 Json sample_json(const PreparedTask& t, size_t i) {
     const Item& item = t.items[i];
-    Json prompts = Json::list();
-    for (const std::string& prompt : item.prompts) prompts.add(t.prefixes[i] + prompt);
+    std::vector<std::string> prompts;
+    for (const std::string& prompt : item.prompts) prompts.push_back(t.prefixes[i] + prompt);
     Json json = Json::object("task", t.task->name, "item", int64_t(i), "where", item.record.where);
-    if (item.prompts.size() == 1) json.set("prompt", t.prefixes[i] + item.prompts[0]);
-    else json.set("prompts", prompts);
+    if (prompts.size() == 1) json.set("prompt", prompts[0]);
+    else json.set("prompts", Json::list(prompts));
     if (item.answers.size() == 1) json.set("answer", item.answers[0]);
     else json.set("choices", Json::list(item.answers));
     return json;
@@ -101,10 +101,11 @@ std::vector<double> values_of(const PreparedTask& t, size_t i, const Likelihood*
 Result<ItemValues> run_likelihoods(Model& model, const PreparedTask& t, const std::vector<size_t>& items,
                                    const RunOptions& options, std::vector<Json>* samples) {
     std::vector<LikelihoodRequest> own;
-    for (size_t i : options.coordinator ? items : std::vector<size_t>{})
-        own.insert(own.end(), t.requests.begin() + ptrdiff_t(t.firsts[i]),
-                   t.requests.begin() + ptrdiff_t(t.firsts[i + 1]));
-    const std::vector<LikelihoodRequest>& requests = options.coordinator ? own : t.requests;
+    const bool part = items.size() < t.items.size();
+    for (size_t k = 0; part && k < items.size(); k++)
+        own.insert(own.end(), t.requests.begin() + ptrdiff_t(t.firsts[items[k]]),
+                   t.requests.begin() + ptrdiff_t(t.firsts[items[k] + 1]));
+    const std::vector<LikelihoodRequest>& requests = part ? own : t.requests;
     const bool ranked = t.task->kind == TaskKind::completion || samples;
     const std::vector<Likelihood> found = TRY(likelihoods(model, requests, {options.groups, ranked, options.progress}));
     ItemValues values;
