@@ -16,14 +16,23 @@ Status at(const Item& item, const EvalTask& task, const Status& s) {
     return {s.code, item.record.where + ": " + task.name + ": " + s.message};
 }
 
-// The item's contexts and continuations, one pair for each answer or context.
-std::vector<std::pair<std::string, std::string>> pairs_of(const EvalTask& task, const Item& item,
-                                                          const std::string& prefix) {
-    std::vector<std::pair<std::string, std::string>> pairs;
-    const std::string delimiter = task.kind == TaskKind::completion ? "" : " ";    // a completion begins with its own
-    for (const std::string& prompt : item.prompts)
-        for (const std::string& answer : item.answers) pairs.push_back({prefix + prompt, delimiter + answer});
-    return pairs;
+// Appends item i's requests, one for each answer or context.
+Status add_requests(PreparedTask& t, size_t i, const Tokenizer& tokenizer, int T) {
+    const Item& item = t.items[i];
+    // A completion begins with its own space.
+    const std::string delimiter = t.task->kind == TaskKind::completion ? "" : " ";
+    std::vector<std::string> continuations;
+    for (const std::string& answer : item.answers) continuations.push_back(delimiter + answer);
+    for (const std::string& prompt : item.prompts) {
+        Result<std::vector<LikelihoodRequest>> found =
+            encode_requests(tokenizer, t.prefixes[i] + prompt, continuations, T);
+        if (!found.ok()) return at(item, *t.task, found.status);
+        for (LikelihoodRequest& r : found.value) {
+            r.group = int64_t(i);
+            t.requests.push_back(std::move(r));
+        }
+    }
+    return {};
 }
 
 // An item's scores and what follows from them.
@@ -233,12 +242,7 @@ Result<PreparedTask> prepare_task(const EvalTask& task, const Tokenizer& tokeniz
             t.firsts.push_back(t.requests.size());
             continue;
         }
-        for (auto& [context, answer] : pairs_of(task, t.items[i], t.prefixes[i])) {
-            Result<LikelihoodRequest> r = encode_request(tokenizer, context, answer, o.context);
-            if (!r.ok()) return at(t.items[i], task, r.status);
-            r.value.group = int64_t(i);
-            t.requests.push_back(r.take());
-        }
+        TRY(add_requests(t, i, tokenizer, o.context));
         t.firsts.push_back(t.requests.size());
     }
     return t;

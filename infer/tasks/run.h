@@ -35,7 +35,7 @@ struct TaskResult {
     std::vector<TaskResult> parts = {};    // one for each Item::pool, if there are several
     Json json() const;                     // {"acc": ..., "acc_stderr": ..., "items": ..., "shots": ...}
 };
-// Exit 2, 3: as task_prefixes, read_items and encode_request; names the item. shots has no effect
+// Exit 2, 3: as task_prefixes, read_items and encode_requests; names the item. shots has no effect
 // on a task with examples of its own.
 Result<PreparedTask> prepare_task(const EvalTask& task, const Tokenizer& tokenizer, const TaskOptions& options);
 struct RunOptions {
