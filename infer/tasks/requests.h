@@ -3,12 +3,12 @@
 #include "data/bpe.h"
 #include "likelihood.h"
 
-// Encodes context and each continuation as one text, as a model reads it; white space at the context's
-// end counts to the continuation. If the context alone has n tokens, the continuation is scored on
-// the tokens after the first n of both together, even where a token reaches across their border. An
-// empty context becomes one token (prefix_token), so that there is one to predict from. If there
-// are more than T + 1 tokens, the first ones are dropped. The results' group is 0. Exit 3: a
-// continuation has no tokens, or more than T.
+// Encodes context and each continuation as one text, as a model reads it; white space at the
+// context's end counts to the continuation. If the context alone has n tokens, the continuation is
+// scored on the tokens after the first n of both together, even where a token reaches across their
+// border. An empty context becomes one token (prefix_token), so that there is one to predict from.
+// If there are more than T + 1 tokens, the first ones are dropped. The results' group is 0. Exit 3:
+// a continuation has no tokens, or more than T.
 Result<std::vector<LikelihoodRequest>> encode_requests(const Tokenizer& tokenizer, const std::string& context,
                                                        const std::vector<std::string>& continuations, int T);
 // A text's tokens: names of special tokens become these, and BOS precedes them if the tokenizer's

@@ -68,7 +68,7 @@ struct EvalTask {
 const std::vector<EvalTask>& tasks();
 std::vector<std::string> task_names();
 constexpr const char* CORE_NAME = "core";    // the bundle of core.h
-// The tasks of a name: truthfulqa_mc is both of its metrics' tasks; CORE_NAME has none here. Exit 2:
-// no such task; the message lists all.
+// The tasks of a name: truthfulqa_mc is both of its metrics' tasks; CORE_NAME has none here. Exit
+// 2: no such task; the message lists all.
 Result<std::vector<const EvalTask*>> tasks_named(const std::string& name);
 const char* metric_name(Metric metric);
