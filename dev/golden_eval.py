@@ -123,9 +123,8 @@ RUNS = [
     ("truthfulqa_mc1", "truthfulqa", "truthfulqa/truthfulqa_mc1", 0, "pool", 40),
     ("truthfulqa_mc2", "truthfulqa", "truthfulqa/truthfulqa_mc2", 0, "pool", 40),
     ("gsm8k", "gsm8k", "gsm8k/gsm8k", 1, "pool", 6),
+    ("wikitext", "wikitext", "wikitext/wikitext", 0, "pool", 6),
 ]
-WIKITEXT = ("wikitext", "wikitext", "wikitext/wikitext", 0, "pool", 6)
-
 
 LIKELIEST = {}    # the first model and its tokenizer
 
@@ -187,8 +186,7 @@ def write_model(out, name):
             p.copy_(p.bfloat16().float())
     model.bfloat16().save_pretrained(out / name)
     bpe(name == "llama").save_pretrained(out / name)
-    for extra in ("generation_config.json",):
-        (out / name / extra).unlink(missing_ok=True)
+    (out / name / "generation_config.json").unlink(missing_ok=True)
 
 
 def task_yaml(folder, out, run):
@@ -211,7 +209,7 @@ def evaluate(out, name):
     model = HFLM(pretrained=str(out / name), device="cpu", batch_size=8, dtype="float32")
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for run in RUNS + [WIKITEXT]:
+        for run in RUNS:
             task = task_yaml(Path(folder), out, run)
             result = lm_eval.simple_evaluate(model, tasks=[task], num_fewshot=run[3], limit=run[5], log_samples=True,
                                              bootstrap_iters=0, task_manager=TaskManager(include_path=folder))

@@ -204,12 +204,20 @@ void score_tokens(Model& g, const PendingHead& pending, const std::vector<RowTar
             const size_t first = begins[size_t(n + i)];
             out[first] = {-losses[size_t(i)]};
             if (!ranked && !several(int(i))) return;
-            std::vector<float> x(static_cast<size_t>(V));
-            to_floats(x.data(), host + row_bytes * i, op.activation, V);
-            const int best = ranked ? first_largest(x.data(), V) : -1;
-            const float base = shaped(z, x[size_t(wanted[first].token)]);
+            auto logit = [&](size_t k) {
+                float x = 0;
+                to_floats(&x, host + row_bytes * i + op.bytes(g.head, wanted[k].token), op.activation, 1);
+                return shaped(z, x);
+            };
+            int best = -1;
+            if (ranked) {
+                std::vector<float> x(static_cast<size_t>(V));
+                to_floats(x.data(), host + row_bytes * i, op.activation, V);
+                best = first_largest(x.data(), V);
+            }
+            const float base = logit(first);
             for (size_t k = first; k < begins[size_t(n + i) + 1]; k++)
-                out[k] = {shaped(z, x[size_t(wanted[k].token)]) - base - losses[size_t(i)], wanted[k].token == best};
+                out[k] = {logit(k) - base - losses[size_t(i)], wanted[k].token == best};
         });
     }
 }

@@ -37,7 +37,7 @@ struct RowTarget {
 };
 struct TokenScore {
     float logprob = 0;
-    bool likeliest = false;    // no other token is more probable
+    bool likeliest = false;    // the first of the most probable tokens
 };
 // Scores tokens, like compute_logits once per pass. `wanted` ascends by row; a row may have several
 // tokens, for which its logits are computed once. Only if `ranked` is TokenScore::likeliest filled

@@ -24,7 +24,8 @@ struct Loaded {
         ModelOptions options;
         options.model = GOLDEN + name;
         DeviceOptions device;
-        device.device = "cpu", device.dtype = "fp32";
+        device.device = "cpu";
+        device.dtype = "fp32";
         const Status s = load_model(m, options, device, true, [&](const Config& c, bool) {
             return Capacity{int(ceil_div(rows, std::min(rows, c.T))), std::min(rows, c.T)};
         });

@@ -61,19 +61,20 @@ Status Trainer::run_evaluations() {
         for (RunResult& r : found.value) results.push_back(std::move(r.result));
     }
     if (!ranks.first()) return {};
-    std::string text, wrong;
+    std::string text;
+    std::vector<std::string> wrong;
     for (const TaskResult& r : results) {
         if (r.task.starts_with("core/")) continue;    // only in metrics.jsonl
         text += (text.empty() ? "" : "; ") + r.task;
         for (const MetricResult& m : r.metrics) text += formatted(" %s %.4g", m.name.c_str(), m.value);
-        if (!r.metrics.empty() && std::isnan(r.metrics[0].value)) wrong += (wrong.empty() ? "" : ", ") + r.task;
+        if (!r.metrics.empty() && std::isnan(r.metrics[0].value)) wrong.push_back(r.task);
     }
     progress.note("evaluated after step " + std::to_string(state.step) + ": " + text);
     if (!wrong.empty())
         progress.note(
             "warning: --eval-tasks: the model's log-likelihoods are not finite, so metrics.jsonl has null "
             "for " +
-            wrong);
+            join(wrong, ", "));
     extra_metrics.set("eval", results_json(results));
     return {};
 }

@@ -57,7 +57,7 @@ bool is_decimal(char32_t c) { return utf8proc_category(utf8proc_int32_t(c)) == U
 // A number without surrounding spaces. Digits of any script become ASCII, and a _ between two
 // digits is dropped. Returns an empty text if a character fits no number.
 std::string plain_number(const std::string& text, bool letters) {
-    const std::u32string s = to_utf32(strip(text, {}, true, true));
+    const std::u32string s = to_utf32(strip(text));
     auto digit = [&](size_t i) {
         return i < s.size() && (is_decimal(s[i]) || (letters && s[i] < 0x80 && isalnum(int(s[i]))));
     };

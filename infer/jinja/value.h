@@ -146,6 +146,7 @@ std::optional<int64_t> integer_of(const std::string& text, int64_t base);
 std::optional<double> real_of(const std::string& text);
 bool is_space(char32_t c);    // Python's str.isspace
 size_t after_spaces(std::string_view text, size_t at);
-std::string strip(const std::string& text, const Value& characters, bool left, bool right);
+// Python's str.strip; without `characters`, of white space.
+std::string strip(const std::string& text, const Value& characters = {}, bool left = true, bool right = true);
 std::string escaped_html(const std::string& text);
 }    // namespace jinja

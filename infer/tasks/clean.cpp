@@ -1,7 +1,6 @@
 // clean.cpp - see clean.h.
 #include "clean.h"
 
-#include <algorithm>
 #include <string_view>
 
 #include "infer/jinja/value.h"
@@ -17,7 +16,7 @@ void trim_inside(std::string& text, char open, char close) {
     for (size_t from; (from = text.find(open, at)) != text.npos;) {
         const size_t to = text.find(close, from + 1);
         if (to == text.npos) break;
-        all += text.substr(at, from + 1 - at) + jinja::strip(text.substr(from + 1, to - from - 1), {}, true, true);
+        all += text.substr(at, from + 1 - at) + jinja::strip(text.substr(from + 1, to - from - 1));
         all += close;
         at = to + 1;
     }

@@ -13,11 +13,10 @@ typedef nlohmann::ordered_json Object;
 
 // ---- core.yaml ----------------------------------------------------------------------------------
 
-std::string trimmed(const std::string& text) { return jinja::strip(text, {}, true, true); }
 // A plain or quoted scalar, without a comment behind it. Double quotes have escapes.
 Result<std::string> scalar(const std::string& raw, const std::string& where) {
-    const std::string text = trimmed(raw);
-    if (text.empty() || (text[0] != '"' && text[0] != '\'')) return trimmed(text.substr(0, text.find(" #")));
+    const std::string text = jinja::strip(raw);
+    if (text.empty() || (text[0] != '"' && text[0] != '\'')) return jinja::strip(text.substr(0, text.find(" #")));
     std::string value;
     for (size_t i = 1; i < text.size(); i++) {
         if (text[i] == text[0]) return value;
@@ -35,7 +34,7 @@ Status set_key(CoreTask& task, const std::string& key, const std::string& value,
     else if (key == "dataset_uri") task.uri = value;
     else if (key == "continuation_delimiter") task.delimiter = value;
     else if (key == "num_fewshot") {
-        const std::string digits = value.starts_with('[') ? trimmed(value.substr(1, value.find_first_of(",]") - 1))
+        const std::string digits = value.starts_with('[') ? jinja::strip(value.substr(1, value.find_first_of(",]") - 1))
                                                           : value;
         if (digits.empty() || digits.size() > 4 || digits.find_first_not_of("0123456789") != digits.npos)
             return fail(Exit::input, "%s: expected num_fewshot: [NUMBER], found %s", where.c_str(), value.c_str());
@@ -65,7 +64,7 @@ Result<std::vector<CoreTask>> parse_core_yaml(const std::string& text, const std
         if (indent == line.npos || line[indent] == '#') continue;
         if (indent == 0 && line[0] != '-') in_tasks = line.starts_with("icl_tasks:");
         if (!in_tasks || line.starts_with("icl_tasks:")) continue;
-        line = trimmed(line);
+        line = jinja::strip(line);
         if (list && line.starts_with("- ")) {
             TRY(set_key(found.back(), "num_fewshot", TRY(scalar(line.substr(2), where)), where));
             list = false;
@@ -73,14 +72,14 @@ Result<std::vector<CoreTask>> parse_core_yaml(const std::string& text, const std
         }
         if (line[0] == '-') {
             found.push_back({.line = number});
-            line = trimmed(line.substr(1));
+            line = jinja::strip(line.substr(1));
             if (line.empty()) continue;
         }
         const size_t colon = line.find(':');
         if (colon == line.npos || found.empty())
             return fail(Exit::input, "%s: expected \"key: value\" of a task, found %s", where.c_str(),
                         line.substr(0, 80).c_str());
-        const std::string key = trimmed(line.substr(0, colon)), value = TRY(scalar(line.substr(colon + 1), where));
+        const std::string key = jinja::strip(line.substr(0, colon)), value = TRY(scalar(line.substr(colon + 1), where));
         list = key == "num_fewshot" && value.empty();
         if (!list) TRY(set_key(found.back(), key, value, where));
     }
@@ -122,7 +121,8 @@ Status parse_baselines(const std::string& csv, const std::string& name, std::vec
 namespace {
 typedef CoreTask::Kind Kind;
 struct CoreItem {
-    std::vector<std::string> before, after;    // contexts, continuations: one list has one text
+    std::string where;                                   // Record::where
+    std::vector<std::string> before = {}, after = {};    // contexts, continuations: one list has one text
     size_t gold = 0;
     std::string text(size_t i, const std::string& delimiter) const {
         return before[before.size() > 1 ? i : 0] + delimiter + after[after.size() > 1 ? i : 0];
@@ -143,7 +143,7 @@ Result<std::vector<std::string>> texts_of(const Record& r, const char* key, bool
     return texts;
 }
 Result<CoreItem> core_item(Kind kind, const Record& r) {
-    CoreItem item;
+    CoreItem item{.where = r.where};
     if (kind == Kind::multiple_choice) {
         item.before = TRY(texts_of(r, "query", false));
         item.after = TRY(texts_of(r, "choices", true));
@@ -152,7 +152,7 @@ Result<CoreItem> core_item(Kind kind, const Record& r) {
         item.after = TRY(texts_of(r, "continuation", false));
     }
     if (kind == Kind::language_modeling) {
-        item.before[0] = trimmed(item.before[0]);
+        item.before[0] = jinja::strip(item.before[0]);
         return item;
     }
     const size_t n = std::max(item.before.size(), item.after.size());
@@ -176,20 +176,21 @@ size_t common_of(const std::vector<LikelihoodRequest>& all, bool at_end) {
     }
     return most;
 }
-}    // namespace
-
-Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const std::vector<Record>& records,
+// An item's requests: whole prompts. The scored part is what differs between the choices, or what
+// all contexts end with, or the continuation; a choice that another one begins with has none
+// (from = tokens.size()). Exit 3: names the item.
+Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const std::vector<CoreItem>& items,
                                                      size_t index, const Tokenizer& tokenizer, int context) {
+    const CoreItem& item = items[index];
     std::string examples;
-    if (task.shots >= int(records.size()))
+    if (task.shots >= int(items.size()))
         return fail(Exit::input, "%s: core: %s has %d examples before each item, so it needs more items, found %zu",
-                    records[index].where.c_str(), task.label.c_str(), task.shots, records.size());
+                    item.where.c_str(), task.label.c_str(), task.shots, items.size());
     // The drawn numbers count the other items.
-    for (int other : PythonRandom(uint32_t(1234 + index)).sample(int(records.size()) - 1, task.shots)) {
-        const CoreItem shot = TRY(core_item(task.kind, records[size_t(other) + (size_t(other) >= index)]));
+    for (int other : PythonRandom(uint32_t(1234 + index)).sample(int(items.size()) - 1, task.shots)) {
+        const CoreItem& shot = items[size_t(other) + (size_t(other) >= index)];
         examples += shot.text(shot.gold, task.delimiter) + "\n\n";
     }
-    const CoreItem item = TRY(core_item(task.kind, records[index]));
     std::vector<LikelihoodRequest> all;
     auto add = [&](const std::string& text) {
         LikelihoodRequest r{.tokens = {prefix_token(tokenizer)}, .group = int64_t(index)};
@@ -199,7 +200,7 @@ Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const
     for (size_t i = 0; i < std::max(item.before.size(), item.after.size()); i++)
         add(examples + item.text(i, task.delimiter));
     if (task.kind == Kind::language_modeling) {
-        add(trimmed(examples + item.before[0] + task.delimiter));
+        add(jinja::strip(examples + item.before[0] + task.delimiter));
         all[0].from = int(common_of(all, false));
         all.pop_back();
     } else {
@@ -212,10 +213,11 @@ Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const
         r.from = std::max(1, r.from - over);
         if (r.from < int(r.tokens.size()) || task.kind != Kind::language_modeling) continue;
         return fail(Exit::input, "%s: core: %s: expected a continuation of at least one token, found none",
-                    records[index].where.c_str(), task.label.c_str());
+                    item.where.c_str(), task.label.c_str());
     }
     return all;
 }
+}    // namespace
 
 Result<std::vector<CoreTask>> read_core(const std::string& directory) {
     const std::string dir = without_slashes(directory), yaml = dir + "/core.yaml", meta = dir + "/eval_meta_data.csv";
@@ -238,25 +240,19 @@ Result<PreparedCoreTask> prepare_core_task(const CoreTask& task, std::vector<Rec
                         o.limit_flag, (long long)o.limit, task.label.c_str(), task.shots, task.shots + 1, o.limit_flag);
         records.resize(size_t(o.limit));
     }
-    for (size_t i = 0; i < records.size(); i++) {
+    std::vector<CoreItem> items;
+    for (const Record& record : records) items.push_back(TRY(core_item(task.kind, record)));
+    for (size_t i = 0; i < items.size(); i++) {
         t.choices.emplace_back();
-        for (LikelihoodRequest& r : TRY(core_requests(task, records, i, tokenizer, o.context))) {
+        for (LikelihoodRequest& r : TRY(core_requests(task, items, i, tokenizer, o.context))) {
             const bool scored = r.from < int(r.tokens.size());
             t.choices.back().push_back(scored ? int64_t(t.requests.size()) : -1);
             if (scored) t.requests.push_back(std::move(r));
         }
-        t.golds.push_back(TRY(core_item(task.kind, records[i])).gold);
-        t.where.push_back(records[i].where);
+        t.golds.push_back(items[i].gold);
+        t.where.push_back(items[i].where);
     }
     return t;
-}
-// The first choice has the largest mean unless a later one's is larger. NaN, the mean of no tokens,
-// is neither: Python's min over the losses, which nanochat takes, treats them likewise.
-size_t best_choice(const std::vector<double>& means) {
-    size_t best = 0;
-    for (size_t i = 1; i < means.size(); i++)
-        if (means[i] > means[best]) best = i;
-    return best;
 }
 Result<RunResult> run_core_task(Model& model, const PreparedCoreTask& t, const RunOptions& run) {
     const CoreTask& task = t.task;
@@ -276,7 +272,7 @@ Result<RunResult> run_core_task(Model& model, const PreparedCoreTask& t, const R
             finite &= std::isfinite(logprob);
             if (!finite && !run.not_finite_is_nan) return not_finite(t.where[i], logprob);
         }
-        const bool is_right = greedy ? found[size_t(t.choices[i][0])].greedy : best_choice(means) == t.golds[i];
+        const bool is_right = greedy ? found[size_t(t.choices[i][0])].greedy : best_of(means) == t.golds[i];
         right.push_back(finite ? double(is_right) : NAN);
         if (run.each)
             r.samples.push_back(Json::object("task", "core/" + task.label, "item", int64_t(i), "where", t.where[i],

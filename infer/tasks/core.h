@@ -8,8 +8,6 @@
 #pragma once
 #include "run.h"
 
-constexpr const char* CORE_NAME = "core";
-
 // A task of core.yaml.
 struct CoreTask {
     enum class Kind { multiple_choice, schema, language_modeling } kind = Kind::multiple_choice;
@@ -24,11 +22,6 @@ Result<std::vector<CoreTask>> parse_core_yaml(const std::string& text, const std
 Status parse_baselines(const std::string& csv, const std::string& name, std::vector<CoreTask>* tasks);
 // The tasks of a bundle. Exit 3: as the functions above, or a file is missing.
 Result<std::vector<CoreTask>> read_core(const std::string& directory);
-// An item's requests: whole prompts. The scored part is what differs between the choices, or what
-// all contexts end with, or the continuation; a choice that another one begins with has none
-// (from = tokens.size()). Exit 3: names the item.
-Result<std::vector<LikelihoodRequest>> core_requests(const CoreTask& task, const std::vector<Record>& records,
-                                                     size_t item, const Tokenizer& tokenizer, int context);
 inline double centred(double accuracy, double random_percent) {
     return (accuracy - 0.01 * random_percent) / (1 - 0.01 * random_percent);
 }
@@ -41,7 +34,7 @@ struct PreparedCoreTask {
     std::vector<std::vector<int64_t>> choices = {};    // each choice's request, by item; -1: nothing of it is scored
 };
 // Reads the bundle in directory options.file; options.shots has no effect. Exit 2: options.limit
-// leaves a task too few items to draw examples from; 3: as read_core and core_requests.
+// leaves a task too few items to draw examples from; 3: as read_core; names the item.
 Result<std::vector<PreparedCoreTask>> prepare_core(const Tokenizer& tokenizer, const TaskOptions& options);
 // A result for each task, with acc and centred, and one named CORE. A choice without a scored part
 // has no mean; as in nanochat it is right only if it is the item's first choice and the right one.

@@ -39,17 +39,14 @@ class ResultTable {
 Result<std::vector<const EvalTask*>> tasks_of(const std::vector<std::string>& names) {
     std::vector<const EvalTask*> all;
     for (const std::string& name : names)
-        for (const EvalTask* task :
-             TRY(name == CORE_NAME ? Result<std::vector<const EvalTask*>>(std::vector<const EvalTask*>{})
-                                   : tasks_named(name)))
-            all.push_back(task);
+        for (const EvalTask* task : TRY(tasks_named(name))) all.push_back(task);
     return all;
 }
-// Standard input can be read once.
+// Standard input can be read once. CORE reads a directory.
 Status check_stdin(const TaskFlags& o) {
     size_t readers = o.shots_file == "-";
     for (size_t i = 0; i < o.tasks.size(); i++)
-        if (o.files[i] == "-") readers += o.tasks[i] == CORE_NAME ? 1 : TRY(tasks_named(o.tasks[i])).size();
+        if (o.files[i] == "-") readers += TRY(tasks_named(o.tasks[i])).size();
     if (readers > 1)
         return fail(Exit::usage,
                     "--file -: standard input can be read once, and these tasks read it %zu times; truthfulqa_mc "
@@ -69,17 +66,18 @@ Status check_found(const TaskFlags& o) {
 // Refuses options that no task heeds, and notes the tasks that do not heed --shots.
 Status check_heeded(const TaskFlags& o) {
     const std::vector<const EvalTask*> all = TRY(tasks_of(o.tasks));
-    std::string without = std::count(o.tasks.begin(), o.tasks.end(), CORE_NAME) ? CORE_NAME : "";
+    std::vector<std::string> without(size_t(std::count(o.tasks.begin(), o.tasks.end(), CORE_NAME)), CORE_NAME);
     bool heeded = false, windows = false;
     for (const EvalTask* t : all) {
-        if (t->own_examples) without += (without.empty() ? "" : ", ") + std::string(t->name);
+        if (t->own_examples) without.push_back(t->name);
         heeded |= !t->own_examples;
         windows |= t->kind == TaskKind::rolling;
     }
     if (o.shots > 0 && !heeded)
-        return fail(Exit::usage, "--shots %d: %s takes no examples; leave --shots out", o.shots, without.c_str());
+        return fail(Exit::usage, "--shots %d: %s takes no examples; leave --shots out", o.shots,
+                    join(without, ", ").c_str());
     if (o.shots > 0 && !without.empty())
-        Progress().note("note: --shots does not apply to " + without + ": examples of their own, or none");
+        Progress().note("note: --shots does not apply to " + join(without, ", ") + ": examples of their own, or none");
     if (o.stride > 0 && !windows)
         return fail(Exit::usage, "--stride %d: of these tasks none reads texts in windows; wikitext and perplexity do",
                     o.stride);

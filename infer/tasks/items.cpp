@@ -8,15 +8,17 @@
 #include "files/json.h"
 #include "files/text_file.h"
 #include "infer/jinja/chat_template.h"
+#include "requests.h"
 
 namespace {
 typedef nlohmann::ordered_json Object;
 constexpr int DEPTH = 16;
 constexpr int64_t MOST_BYTES = 1 << 30;
 
-Record record_of(Object json, const std::string& name, int64_t line) {
-    return {name + " line " + std::to_string(line), std::make_shared<const Object>(std::move(json))};
+Record record_of(const std::string& where, Object json) {
+    return {where, std::make_shared<const Object>(std::move(json))};
 }
+std::string line_of(const std::string& name, int64_t line) { return name + " line " + std::to_string(line); }
 
 // ---- CSV ----------------------------------------------------------------------------------------
 //
@@ -83,7 +85,7 @@ Result<std::vector<Record>> parse_csv(const std::string& text, const std::string
             if (list) json[columns[i]].push_back(fields[i]);
             else json[columns[i]] = fields[i];
         }
-        records.push_back(record_of(std::move(json), name, line));
+        records.push_back(record_of(line_of(name, line), std::move(json)));
         records.back().subject = subject;
     }
     return records;
@@ -100,7 +102,7 @@ Result<std::vector<Record>> parse_array(const std::string& text, const std::stri
     for (Object& json : TRY(json_parse_ordered(text, name, DEPTH))) {
         const std::string where = name + " item " + std::to_string(records.size() + 1);
         TRY(expect_object(json, where));
-        records.push_back({where, std::make_shared<const Object>(std::move(json))});
+        records.push_back(record_of(where, std::move(json)));
     }
     return records;
 }
@@ -111,11 +113,10 @@ Result<std::vector<Record>> parse_lines(const std::string& text, const std::stri
         end = std::min(text.find('\n', at), text.size());
         const std::string line = text.substr(at, end - at);
         if (line.find_first_not_of(" \t\r") == line.npos) continue;
-        records.push_back(record_of({}, name, number));
-        const std::string& where = records.back().where;
+        const std::string where = line_of(name, number);
         Object json = TRY(json_parse_ordered(line, where, DEPTH));
         TRY(expect_object(json, where));
-        records.back().json = std::make_shared<const Object>(std::move(json));
+        records.push_back(record_of(where, std::move(json)));
     }
     return records;
 }
@@ -204,10 +205,8 @@ Result<Object> fields_of(const EvalTask& task, const Record& record, const TaskL
                 (void)values_of(record, layout, fitting, wrong);
                 if (wrong.empty() && other.empty() && (another.kind == task.kind || !same_kind)) other = another.name;
             }
-    std::vector<std::string> found;
-    for (auto& [name, value] : record.json->items()) found.push_back(name);
     std::string list;
-    for (const std::string& name : found)
+    for (auto& [name, value] : record.json->items())
         if (list.size() < 200) list += (list.empty() ? "" : ", ") + name;
     return fail(Exit::input, "%s: %s: %s; its fields: %s%s", record.where.c_str(), task.name, first_wrong.c_str(),
                 list.empty() ? "none" : list.c_str(),
@@ -216,11 +215,14 @@ Result<Object> fields_of(const EvalTask& task, const Record& record, const TaskL
 
 // The whole number that a label is, if it is one.
 bool number_of(const Object& label, int64_t* number) {
-    if (label.is_boolean()) return *number = label.get<bool>(), true;
-    if (label.is_number_integer()) return *number = label.get<int64_t>(), true;
-    const std::string& text = label.get_ref<const std::string&>();
-    if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != text.npos) return false;
-    return *number = atoll(text.c_str()), true;
+    if (label.is_string()) {
+        const std::string& text = label.get_ref<const std::string&>();
+        if (text.empty() || text.size() > 9 || text.find_first_not_of("0123456789") != text.npos) return false;
+        *number = atoll(text.c_str());
+        return true;
+    }
+    *number = label.is_boolean() ? int64_t(label.get<bool>()) : label.get<int64_t>();
+    return true;
 }
 std::string label_text(const Object& label) {
     if (!label.is_string()) return label.dump();
@@ -284,7 +286,10 @@ Result<Item> item_of(const EvalTask& task, const Templates& t, const Record& rec
     item.description = TRY(rendered(t.description, values, task, record));
     item.prompts = task.kind == TaskKind::contexts ? list_of(prompt) : std::vector<std::string>{prompt};
     item.answers = task.kind == TaskKind::choices ? list_of(answers) : std::vector<std::string>{answers};
-    if (task.kind == TaskKind::rolling) item.published = answers;
+    if (task.kind == TaskKind::rolling) {
+        item.words = count_words(answers);
+        item.bytes = int64_t(answers.size());
+    }
     for (auto* texts : {&item.prompts, &item.answers})
         for (std::string& text : *texts)
             if (task.clean) text = task.clean(text);
@@ -317,8 +322,7 @@ Result<std::vector<Record>> parse_records(const std::string& text, const std::st
                                           const std::vector<const char*>& columns) {
     const size_t first = text.find_first_not_of(" \t\r\n");
     if (first == text.npos) return fail(Exit::input, "%s: expected items, found an empty file", name.c_str());
-    if (decompressed_name(name).ends_with(".txt"))
-        return std::vector<Record>{{name, std::make_shared<const Object>(Object{{"text", text}})}};
+    if (decompressed_name(name).ends_with(".txt")) return std::vector<Record>{record_of(name, Object{{"text", text}})};
     const bool csv = !columns.empty() && decompressed_name(name).ends_with(".csv");
     if (csv) return parse_csv(text, name, columns);
     return text[first] == '[' ? parse_array(text, name) : parse_lines(text, name);

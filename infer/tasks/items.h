@@ -34,7 +34,7 @@ struct Item {
     std::vector<std::string> answers = {};      // TaskKind::choices: several; other kinds: one
     int gold = -1;                              // number of the right answer or context
     std::vector<bool> truths = {};              // Metric::mass: which answers are right
-    std::string published = {};                 // TaskKind::rolling: the answer before EvalTask::clean
+    int64_t words = 0, bytes = 0;               // TaskKind::rolling: of the answer before EvalTask::clean
     const std::string& shown_prompt() const { return prompts[gold >= 0 && prompts.size() > 1 ? size_t(gold) : 0]; }
     const std::string& shown_answer() const { return answers[gold >= 0 && answers.size() > 1 ? size_t(gold) : 0]; }
 };

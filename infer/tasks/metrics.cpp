@@ -5,6 +5,12 @@
 #include "infer/jinja/value.h"
 #include "run.h"
 
+size_t best_of(const std::vector<double>& scores) {
+    size_t best = 0;
+    for (size_t i = 1; i < scores.size(); i++)
+        if (scores[i] > scores[best]) best = i;
+    return best;
+}
 MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
                          const std::vector<std::string>& pools) {
     const double n = double(values.size());
@@ -38,8 +44,6 @@ std::vector<MetricResult> task_metrics(const EvalTask& task, const std::vector<s
         return all;
     };
     std::vector<MetricResult> results;
-    if (task.kind == TaskKind::generation)
-        return {mean_metric("exact_match_strict", column(0)), mean_metric("exact_match_flexible", column(1))};
     for (size_t m = 0; m < task.metrics.size(); m++) {
         MetricResult r = {metric_name(task.metrics[m]), 0, NAN};
         switch (task.metrics[m]) {
@@ -75,7 +79,6 @@ Json TaskResult::json() const {
 namespace {
 constexpr const char *DIGITS = "0123456789", *INVALID = "[invalid]";
 
-std::string stripped(const std::string& text) { return jinja::strip(text, {}, true, true); }
 // lm-evaluation-harness removes from both texts commas, dollar signs, everything up to the last
 // "#### ", and a full stop at the end.
 std::string normalized(std::string text) {
@@ -93,7 +96,7 @@ std::string strict_number(const std::string& text) {
     for (size_t at = 0; (at = text.find("#### ", at)) != text.npos; at++) {
         const size_t from = at + 5, digits = from + (from < text.size() && text[from] == '-');
         const size_t end = std::min(text.find_first_not_of("0123456789.,", digits), text.size());
-        if (end > digits) return stripped(text.substr(from, end - from));
+        if (end > digits) return jinja::strip(text.substr(from, end - from));
     }
     return INVALID;
 }
@@ -104,7 +107,7 @@ std::string flexible_number(const std::string& text) {
         const size_t from = at + (text[at] == '-');
         size_t end = std::min(text.find_first_not_of("$0123456789.,", from), text.size());
         if (end < from + 2) end = std::min(text.find_first_not_of(DIGITS, from), text.size());
-        if (end > from) last = stripped(text.substr(at, end - at));
+        if (end > from) last = jinja::strip(text.substr(at, end - at));
         at = std::max(at + 1, end > from ? end : 0);
     }
     return last;

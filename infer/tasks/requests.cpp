@@ -17,33 +17,38 @@ std::vector<int> encode_context(const Tokenizer& tokenizer, const std::string& t
     return has_bos ? tokenizer.encode(text, true) : tokenizer.encode_prompt(text);
 }
 
-Result<LikelihoodRequest> encode_request(const Tokenizer& tokenizer, const std::string& context,
-                                         const std::string& continuation, int T) {
+Result<std::vector<LikelihoodRequest>> encode_requests(const Tokenizer& tokenizer, const std::string& context,
+                                                       const std::vector<std::string>& continuations, int T) {
     const std::string kept = jinja::strip(context, {}, false, true);
     const std::vector<int> before = kept.empty() ? std::vector<int>{} : encode_context(tokenizer, kept);
-    LikelihoodRequest r{.tokens = before};
-    std::vector<int> whole = kept.empty() ? tokenizer.encode(context + continuation, true)
-                                          : encode_context(tokenizer, context + continuation);
-    if (before.empty() && (whole.empty() || whole[0] != prefix_token(tokenizer)))
-        r.tokens.push_back(prefix_token(tokenizer));
-    else if (before.empty()) {
-        r.tokens.push_back(whole[0]);
-        whole.erase(whole.begin());
+    std::vector<LikelihoodRequest> all;
+    for (const std::string& continuation : continuations) {
+        LikelihoodRequest r{.tokens = before};
+        std::vector<int> whole = kept.empty() ? tokenizer.encode(context + continuation, true)
+                                              : encode_context(tokenizer, context + continuation);
+        if (before.empty() && (whole.empty() || whole[0] != prefix_token(tokenizer)))
+            r.tokens.push_back(prefix_token(tokenizer));
+        else if (before.empty()) {
+            r.tokens.push_back(whole[0]);
+            whole.erase(whole.begin());
+        }
+        if (whole.size() > before.size())
+            r.tokens.insert(r.tokens.end(), whole.begin() + ptrdiff_t(before.size()), whole.end());
+        r.from = int(r.tokens.size()) - int(whole.size() - std::min(whole.size(), before.size()));
+        const int length = int(r.tokens.size()) - r.from;
+        if (length == 0)
+            return fail(Exit::input, "expected an answer of at least one token, found \"%s\"",
+                        continuation.substr(0, 80).c_str());
+        if (length > T)
+            return fail(Exit::input, "expected an answer of at most %d tokens, the model's context, found %d", T,
+                        length);
+        if (const int over = int(r.tokens.size()) - T - 1; over > 0) {
+            r.tokens.erase(r.tokens.begin(), r.tokens.begin() + over);
+            r.from -= over;
+        }
+        all.push_back(std::move(r));
     }
-    if (whole.size() > before.size())
-        r.tokens.insert(r.tokens.end(), whole.begin() + ptrdiff_t(before.size()), whole.end());
-    r.from = int(r.tokens.size()) - int(whole.size() - std::min(whole.size(), before.size()));
-    const int length = int(r.tokens.size()) - r.from;
-    if (length == 0)
-        return fail(Exit::input, "expected an answer of at least one token, found \"%s\"",
-                    continuation.substr(0, 80).c_str());
-    if (length > T)
-        return fail(Exit::input, "expected an answer of at most %d tokens, the model's context, found %d", T, length);
-    if (const int over = int(r.tokens.size()) - T - 1; over > 0) {
-        r.tokens.erase(r.tokens.begin(), r.tokens.begin() + over);
-        r.from -= over;
-    }
-    return r;
+    return all;
 }
 
 std::vector<LikelihoodRequest> rolling_windows(const std::vector<int>& text, int prefix, int context, int stride,

@@ -3,14 +3,14 @@
 #include "data/bpe.h"
 #include "likelihood.h"
 
-// Encodes context and continuation as one text, as a model reads it; white space at the context's
-// end counts to the continuation. If the context alone has n tokens, the continuation is scored on
-// the tokens after the first n of both together, even where a token reaches across their border. An
-// empty context becomes one token (prefix_token), so that there is one to predict from. If there
-// are more than T + 1 tokens, the first ones are dropped. The result's group is 0. Exit 3: the
-// continuation has no tokens, or more than T.
-Result<LikelihoodRequest> encode_request(const Tokenizer& tokenizer, const std::string& context,
-                                         const std::string& continuation, int T);
+// Encodes context and each continuation as one text, as a model reads it; white space at the
+// context's end counts to the continuation. If the context alone has n tokens, the continuation is
+// scored on the tokens after the first n of both together, even where a token reaches across their
+// border. An empty context becomes one token (prefix_token), so that there is one to predict from.
+// If there are more than T + 1 tokens, the first ones are dropped. The results' group is 0. Exit 3:
+// a continuation has no tokens, or more than T.
+Result<std::vector<LikelihoodRequest>> encode_requests(const Tokenizer& tokenizer, const std::string& context,
+                                                       const std::vector<std::string>& continuations, int T);
 // A text's tokens: names of special tokens become these, and BOS precedes them if the tokenizer's
 // files require it and the text does not begin with it.
 std::vector<int> encode_context(const Tokenizer& tokenizer, const std::string& text);

@@ -16,18 +16,23 @@ Status at(const Item& item, const EvalTask& task, const Status& s) {
     return {s.code, item.record.where + ": " + task.name + ": " + s.message};
 }
 
-// The item's contexts and continuations, one pair for each answer or context.
-std::vector<std::pair<std::string, std::string>> pairs_of(const EvalTask& task, const Item& item,
-                                                          const std::string& prefix) {
-    std::vector<std::pair<std::string, std::string>> pairs;
-    const std::string delimiter = task.kind == TaskKind::completion ? "" : " ";    // a completion begins with its own
-    for (const std::string& prompt : item.prompts)
-        for (const std::string& answer : item.answers) pairs.push_back({prefix + prompt, delimiter + answer});
-    return pairs;
-}
-
-size_t best_of(const std::vector<double>& scores) {
-    return size_t(std::max_element(scores.begin(), scores.end()) - scores.begin());
+// Appends item i's requests, one for each answer or context.
+Status add_requests(PreparedTask& t, size_t i, const Tokenizer& tokenizer, int T) {
+    const Item& item = t.items[i];
+    // A completion begins with its own space.
+    const std::string delimiter = t.task->kind == TaskKind::completion ? "" : " ";
+    std::vector<std::string> continuations;
+    for (const std::string& answer : item.answers) continuations.push_back(delimiter + answer);
+    for (const std::string& prompt : item.prompts) {
+        Result<std::vector<LikelihoodRequest>> found =
+            encode_requests(tokenizer, t.prefixes[i] + prompt, continuations, T);
+        if (!found.ok()) return at(item, *t.task, found.status);
+        for (LikelihoodRequest& r : found.value) {
+            r.group = int64_t(i);
+            t.requests.push_back(std::move(r));
+        }
+    }
+    return {};
 }
 
 // An item's scores and what follows from them.
@@ -64,11 +69,11 @@ double value_of(Metric metric, const Item& item, const Scores& s) {
 }
 Json sample_json(const PreparedTask& t, size_t i) {
     const Item& item = t.items[i];
-    Json prompts = Json::list();
-    for (const std::string& prompt : item.prompts) prompts.add(t.prefixes[i] + prompt);
+    std::vector<std::string> prompts;
+    for (const std::string& prompt : item.prompts) prompts.push_back(t.prefixes[i] + prompt);
     Json json = Json::object("task", t.task->name, "item", int64_t(i), "where", item.record.where);
-    if (item.prompts.size() == 1) json.set("prompt", t.prefixes[i] + item.prompts[0]);
-    else json.set("prompts", prompts);
+    if (prompts.size() == 1) json.set("prompt", prompts[0]);
+    else json.set("prompts", Json::list(prompts));
     if (item.answers.size() == 1) json.set("answer", item.answers[0]);
     else json.set("choices", Json::list(item.answers));
     return json;
@@ -82,10 +87,9 @@ std::vector<double> values_of(const PreparedTask& t, size_t i, const Likelihood*
     if (t.task->kind == TaskKind::rolling) {
         double all = 0;
         for (size_t k = 0; k < n; k++) all += found[k].logprob;
-        const std::string& text = item.published;
         if (samples)
-            samples->push_back(sample_json(t, i).set("logprob", all, "words", count_words(text), "bytes", text.size()));
-        return {all, double(count_words(text)), double(text.size())};
+            samples->push_back(sample_json(t, i).set("logprob", all, "words", item.words, "bytes", item.bytes));
+        return {all, double(item.words), double(item.bytes)};
     }
     const Scores s = scores_of(item, found, n);
     std::vector<double> values;
@@ -106,10 +110,11 @@ std::vector<double> values_of(const PreparedTask& t, size_t i, const Likelihood*
 Result<ItemValues> run_likelihoods(Model& model, const PreparedTask& t, const std::vector<size_t>& items,
                                    const RunOptions& options, std::vector<Json>* samples) {
     std::vector<LikelihoodRequest> own;
-    for (size_t i : options.coordinator ? items : std::vector<size_t>{})
-        own.insert(own.end(), t.requests.begin() + ptrdiff_t(t.firsts[i]),
-                   t.requests.begin() + ptrdiff_t(t.firsts[i + 1]));
-    const std::vector<LikelihoodRequest>& requests = options.coordinator ? own : t.requests;
+    const bool part = items.size() < t.items.size();
+    for (size_t k = 0; part && k < items.size(); k++)
+        own.insert(own.end(), t.requests.begin() + ptrdiff_t(t.firsts[items[k]]),
+                   t.requests.begin() + ptrdiff_t(t.firsts[items[k] + 1]));
+    const std::vector<LikelihoodRequest>& requests = part ? own : t.requests;
     const bool ranked = t.task->kind == TaskKind::completion || samples;
     const std::vector<Likelihood> found = TRY(likelihoods(model, requests, {options.groups, ranked, options.progress}));
     ItemValues values;
@@ -237,12 +242,7 @@ Result<PreparedTask> prepare_task(const EvalTask& task, const Tokenizer& tokeniz
             t.firsts.push_back(t.requests.size());
             continue;
         }
-        for (auto& [context, answer] : pairs_of(task, t.items[i], t.prefixes[i])) {
-            Result<LikelihoodRequest> r = encode_request(tokenizer, context, answer, o.context);
-            if (!r.ok()) return at(t.items[i], task, r.status);
-            r.value.group = int64_t(i);
-            t.requests.push_back(r.take());
-        }
+        TRY(add_requests(t, i, tokenizer, o.context));
         t.firsts.push_back(t.requests.size());
     }
     return t;

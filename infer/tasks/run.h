@@ -1,8 +1,5 @@
 // run.h - runs a task: items become requests, the model scores them, and metrics sum them up.
 #pragma once
-#include <cstdio>
-#include <optional>
-
 #include "comm/comm.h"
 #include "files/json_write.h"
 #include "items.h"
@@ -38,7 +35,7 @@ struct TaskResult {
     std::vector<TaskResult> parts = {};    // one for each Item::pool, if there are several
     Json json() const;                     // {"acc": ..., "acc_stderr": ..., "items": ..., "shots": ...}
 };
-// Exit 2, 3: as task_prefixes, read_items and encode_request; names the item. shots has no effect
+// Exit 2, 3: as task_prefixes, read_items and encode_requests; names the item. shots has no effect
 // on a task with examples of its own.
 Result<PreparedTask> prepare_task(const EvalTask& task, const Tokenizer& tokenizer, const TaskOptions& options);
 struct RunOptions {
@@ -60,14 +57,17 @@ Status not_finite(const std::string& where, double logprob);
 
 // ---- metrics.cpp --------------------------------------------------------------------------------
 
+// The first answer has the largest score unless a later one's is larger. NaN, CORE's mean of no
+// tokens, is neither: Python's min over the losses, which nanochat takes, treats them likewise.
+size_t best_of(const std::vector<double>& scores);
+
 // A mean and its standard error, from the sample's variance (n - 1). `pools` names each value's
 // pool (a subject, for instance). With several pools the variance is taken within each and pooled,
 // because lm-evaluation-harness computes a group's error like this.
 MetricResult mean_metric(const std::string& name, const std::vector<double>& values,
                          const std::vector<std::string>& pools = {});
-// A task's metrics from its items' numbers, which EvalTask::kind and EvalTask::metrics define: a
-// number for each metric; generation: strict and flexible match; rolling: log-likelihood, words and
-// bytes.
+// A task's metrics from its items' numbers: a number for each of EvalTask::metrics; rolling:
+// log-likelihood, words and bytes.
 // `pools`: Item::pool, by item.
 std::vector<MetricResult> task_metrics(const EvalTask& task, const std::vector<std::vector<double>>& by_item,
                                        const std::vector<std::string>& pools = {});

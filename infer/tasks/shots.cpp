@@ -1,7 +1,8 @@
 // shots.cpp - task_prefixes of items.h: examples, drawn as lm-evaluation-harness draws them.
 //
-// Its sampler begins with seed 1234 for each task and draws for one item after another. If the
-// examples come from the items themselves, it draws one more than it needs and leaves the item out.
+// The harness's sampler begins with seed 1234 for each task and draws for one item after another.
+// If the examples come from the items themselves, the sampler draws one more than needed, and the
+// item is left out.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

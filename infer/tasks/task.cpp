@@ -144,7 +144,7 @@ const std::vector<EvalTask> TASKS = {
      .layouts = {{{{"question", "question", text}, {"solution", "answer", text}}}},
      .prompt = "Question: {{ question }}\nAnswer:",
      .answers = "{{ solution }}",
-     .metrics = {Metric::match},
+     .metrics = {Metric::match_strict, Metric::match_flexible},
      .shots = 5,
      .stops = {"Question:", "</s>", "<|im_end|>"},
      .source = "Cobbe et al. 2021, arXiv:2110.14168"},
@@ -173,7 +173,7 @@ std::vector<std::string> task_names() {
     std::vector<std::string> names;
     for (const EvalTask& task : TASKS) names.push_back(task.name);
     names.push_back("truthfulqa_mc");
-    names.push_back("core");
+    names.push_back(CORE_NAME);
     return names;
 }
 Result<std::vector<const EvalTask*>> tasks_named(const std::string& name) {
@@ -181,7 +181,7 @@ Result<std::vector<const EvalTask*>> tasks_named(const std::string& name) {
     for (const EvalTask& task : TASKS)
         if (name == task.name || (name == "truthfulqa_mc" && std::string(task.name).starts_with(name)))
             found.push_back(&task);
-    if (!found.empty()) return found;
+    if (!found.empty() || name == CORE_NAME) return found;
     const std::vector<std::string> known = task_names();
     return fail(Exit::usage, "--task %s: expected one of %s%s", name.c_str(), join(known, ", ").c_str(),
                 did_you_mean(name, known).c_str());
@@ -190,7 +190,8 @@ const char* metric_name(Metric metric) {
     switch (metric) {
         case Metric::acc_norm: return "acc_norm";
         case Metric::perplexity: return "perplexity";
-        case Metric::match: return "exact_match";
+        case Metric::match_strict: return "exact_match_strict";
+        case Metric::match_flexible: return "exact_match_flexible";
         case Metric::word_perplexity: return "word_perplexity";
         case Metric::byte_perplexity: return "byte_perplexity";
         case Metric::bits_per_byte: return "bits_per_byte";

@@ -30,8 +30,19 @@ struct TaskLayout {
 // rolling: the answer is a text of any length, without a prompt (rolling_windows).
 enum class TaskKind { choices, contexts, completion, generation, rolling };
 // How an item counts. acc: the likeliest answer is right; acc_norm: the likeliest by character is.
-// mass: the right answers' part of the probability. match: the number in a generated text is right.
-enum class Metric { acc, acc_norm, mass, perplexity, match, word_perplexity, byte_perplexity, bits_per_byte };
+// mass: the right answers' part of the probability. match_strict, match_flexible: the number in a
+// generated text is right (strict_number, flexible_number).
+enum class Metric {
+    acc,
+    acc_norm,
+    mass,
+    perplexity,
+    match_strict,
+    match_flexible,
+    word_perplexity,
+    byte_perplexity,
+    bits_per_byte
+};
 
 struct EvalTask {
     const char* name;
@@ -56,7 +67,8 @@ struct EvalTask {
 };
 const std::vector<EvalTask>& tasks();
 std::vector<std::string> task_names();
-// The tasks of a name: truthfulqa_mc is both of its metrics' tasks. Exit 2: no such task; the
-// message lists all.
+constexpr const char* CORE_NAME = "core";    // the bundle of core.h
+// The tasks of a name: truthfulqa_mc is both of its metrics' tasks; CORE_NAME has none here. Exit
+// 2: no such task; the message lists all.
 Result<std::vector<const EvalTask*>> tasks_named(const std::string& name);
 const char* metric_name(Metric metric);
