@@ -11,10 +11,6 @@
 #include <bit>
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include "character_class.h"
 
 namespace {
@@ -189,9 +185,11 @@ constexpr int BLOCK = 64;
 struct Masks {
     uint64_t letters = 0, upper = 0, numbers = 0, spaces = 0, blanks = 0, line_ends = 0, quotes = 0, wide = 0;
 };
+}    // namespace
 
 #if defined(__SSE2__)
-Masks masks_of(const char* p) {
+#include <emmintrin.h>
+static Masks masks_of(const char* p) {
     Masks m;
     for (int i = 0; i < BLOCK; i += 16) {
         const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i));
@@ -214,7 +212,7 @@ Masks masks_of(const char* p) {
     return m;
 }
 #else
-Masks masks_of(const char* p) {
+static Masks masks_of(const char* p) {
     Masks m;
     for (int i = 0; i < BLOCK; i++) {
         const auto c = static_cast<unsigned char>(p[i]);
@@ -233,6 +231,7 @@ Masks masks_of(const char* p) {
 }
 #endif
 
+namespace {
 // The beginnings of pieces in a block, a bit for each byte, without the block's first byte.
 struct Block {
     uint64_t starts = 0;
