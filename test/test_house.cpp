@@ -15,7 +15,7 @@ typedef std::map<std::string, std::string> House;    // path from the top level 
 typedef std::vector<std::string> Breaches;           // "file:line: what is wrong"
 
 constexpr int TOP_ENTRIES = 20, FILE_LINES = 600, FUNCTION_LINES = 70, COLUMNS = 120, COMMENT_COLUMNS = 100,
-              CONDITIONALS = 31;
+              CONDITIONALS = 30;
 constexpr int ROOM_FILES = 35, INNER_FILES = 20, INNER_LINES = 3500, PAGE_CONDITIONS = 25;
 
 // A directory, or a file at the top, and the directories and single files that it may include
@@ -433,7 +433,7 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
     };
     const std::string at_70 = "Foo::Foo(int a)\n    : a{a}, b(1) {\n" + repeated("    f();\n", 67) + "}\n";
     const std::string at_71 = "\nFoo::Foo(int a)\n    : a{a}, b(1) {\n" + repeated("    f();\n", 68) + "}\n";
-    const std::string if_30 = repeated("#ifdef X\n#elif Y\n#else\n#endif\n// #if\n", 30);
+    const std::string if_29 = repeated("#ifdef X\n#elif Y\n#else\n#endif\n// #if\n", 29);
     const Case cases[] = {
         {"base/a.h", "\n#include \"layers/ops.h\"\n", {"includes: base/a.h:2: base may not include layers/ops.h"}},
         {"comm/x.cu", " # include \"layers/ops.h\"\n", {"includes: comm/x.cu:1: comm may not include layers/ops.h"}},
@@ -461,7 +461,7 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
          {"function lengths: base/b.cpp:1: a function of 71 lines"}},
         {"base/b.cpp", "int x[] = {f(1)," + repeated("\n", 100) + "};\n", {}},
         {"base/b.cpp", "\n}", {"function lengths: base/b.cpp:2: braces do not match: functions cannot be measured"}},
-        {"base/b.cpp", if_30, {}},
+        {"base/b.cpp", if_29, {}},
         {"base/b.cpp", "int x;    // of y\n", {"comments: base/b.cpp:1: a comment begins with 'of': // of y"}},
         {"base/b.cpp", "\n// Of y.\n", {"comments: base/b.cpp:2: a comment begins with 'of': // Of y."}},
         {"base/b.cpp", "// a part\n// of y.\n", {}},
@@ -482,8 +482,8 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
     crowded.erase("entry0");
     CHECK(breaches(crowded) == Breaches{});
     House forked = house;
-    forked["base/b.cpp"] = if_30 + "#if X\n#endif\n";
-    CHECK(breaches(forked).size() == 32);    // one for each conditional
+    forked["base/b.cpp"] = if_29 + "#if X\n#endif\n";
+    CHECK(breaches(forked).size() == 31);    // one for each conditional
 }
 
 // .clang-format is Debian 12's clang-format's; other versions break lines elsewhere.
