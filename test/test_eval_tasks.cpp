@@ -537,6 +537,7 @@ TEST_CASE("eval tasks: the command") {
                                  "--json", "--shots", "1", "--samples", samples},
                                 0);
     const Golden found = Golden::parse(r.out);
+    CHECK(found["piqa"]["items"] == 20);
     CHECK(found["arc_easy"]["shots"] == 1);
     CHECK(found["arc_easy"].contains("acc_norm_stderr"));
     std::istringstream lines(read_file(samples));
@@ -583,10 +584,15 @@ TEST_CASE("eval tasks: the command") {
     run({"--task", "piqa", "--file", piqa, "--shots", "500"}, 2, "--shots-file");
     run({"--task", "truthfulqa_mc", "--file", GOLDEN + "truthfulqa.jsonl", "--shots", "1"}, 2, "takes no examples");
     run({"--task", "piqa"}, 2, "--file");
+    run({"--file", piqa}, 2, "--task");
     run({"--task", "piqa", "--file", piqa, "--text", text}, 2);
     run({"--task", "piqa", "--file", "-"}, 3, "stdin");
     run({"--task", "core", "--file", dir}, 3, "core.yaml");
-    for (const char* flag : {"--file", "--shots-file"}) {    // before the model, which is missing, too
+}
+
+TEST_CASE("eval tasks: a missing file is named before the model is read, which is missing, too") {
+    const std::string piqa = GOLDEN + "piqa.jsonl", dir = temporary_directory();
+    for (const char* flag : {"--file", "--shots-file"}) {
         const std::string none = dir + "/none.jsonl", file = flag == std::string("--file") ? none : piqa;
         const ProcessResult found = run_flatgpt({"eval", dir, "--task", "piqa", "--file", file, "--shots-file", none});
         CHECK(found.exit_code == 3);

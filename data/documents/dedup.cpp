@@ -43,8 +43,8 @@ std::array<uint64_t, 2> hash_128(std::string_view text) {
 }
 
 // Lowers each minimum to factors[i] * x + offsets[i], modulo 2^32. Wider instructions than SSE2's
-// would save a tenth of `tokenize --dedup minhash` (10 MB of texts: 0.28 to 0.31 s of user time, 0.32
-// to 0.33 with SSE2; Xeon, 2026-11-30), which is not worth a condition of the preprocessor.
+// would save a tenth of `tokenize --dedup minhash` (10 MB of texts: 0.28 to 0.31 s of user time
+// instead of 0.32 to 0.33; Xeon, 2026-11-30), which is not worth a condition of the preprocessor.
 void lower_minima(uint32_t* minima, const uint32_t* factors, const uint32_t* offsets, int n, const uint32_t* x,
                   size_t count) {
     for (size_t k = 0; k < count; k++)

@@ -74,7 +74,7 @@ class CsvReader : public BufferReader {
     char comma;
     int64_t line = 1;    // line of the first unread byte
     size_t columns = 0, column = 0;
-    std::vector<size_t> ends;                // of the last record's fields
+    std::vector<size_t> ends;                // the last record's fields
     std::vector<std::string_view> fields;    // last record, with quotes
     std::string error;                       // in the last record
 
