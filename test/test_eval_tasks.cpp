@@ -582,7 +582,7 @@ TEST_CASE("eval tasks: the command") {
     run({"--task", "piqa", "--task", "arc_easy", "--file", piqa}, 2, "2 tasks and 1 file");
     run({"--task", "nothing", "--file", piqa}, 2, "hellaswag");
     run({"--task", "piqa", "--file", piqa, "--shots", "500"}, 2, "--shots-file");
-    run({"--task", "truthfulqa_mc", "--file", GOLDEN + "truthfulqa.jsonl", "--shots", "1"}, 2, "takes no examples");
+    run({"--task", "truthfulqa_mc", "--file", truthful, "--shots", "1"}, 2, "takes no examples");
     run({"--task", "piqa"}, 2, "--file");
     run({"--file", piqa}, 2, "--task");
     run({"--task", "piqa", "--file", piqa, "--text", text}, 2);
@@ -595,7 +595,6 @@ TEST_CASE("eval tasks: a missing file is named before the model is read, which i
     for (const char* flag : {"--file", "--shots-file"}) {
         const std::string none = dir + "/none.jsonl", file = flag == std::string("--file") ? none : piqa;
         const ProcessResult found = run_flatgpt({"eval", dir, "--task", "piqa", "--file", file, "--shots-file", none});
-        CHECK(found.exit_code == 3);
-        CHECK(contains(found.err, "none.jsonl"));
+        CHECK((found.exit_code == 3 && contains(found.err, "none.jsonl")));
     }
 }
