@@ -591,9 +591,8 @@ TEST_CASE("eval tasks: the command") {
 }
 
 TEST_CASE("eval tasks: a missing file is named before the model is read, which is missing, too") {
-    const std::string piqa = GOLDEN + "piqa.jsonl", dir = temporary_directory();
-    for (const char* flag : {"--file", "--shots-file"}) {
-        const std::string none = dir + "/none.jsonl", file = flag == std::string("--file") ? none : piqa;
+    const std::string piqa = GOLDEN + "piqa.jsonl", dir = temporary_directory(), none = dir + "/none.jsonl";
+    for (const std::string& file : {none, piqa}) {    // --file is missing, or --shots-file alone
         const ProcessResult found = run_flatgpt({"eval", dir, "--task", "piqa", "--file", file, "--shots-file", none});
         CHECK((found.exit_code == 3 && contains(found.err, "none.jsonl")));
     }
