@@ -40,7 +40,12 @@ remove_binaries() {    # tree: so that make links again
 }
 passes() {    # tree, binary, test cases; the first failure ends it
     (cd "$1" && timeout -k 10 "${all_limit:-900}" "$2" -tc="$3" -aa=1 >build/log 2>&1)
+    tests_status=$?
+    return $tests_status
 }
+# A mutant that writes beside its buffers can break malloc, too. The test binary then ends by SIGABRT
+# or SIGSEGV, and may not even name the case. A binary that cannot start ends by no signal.
+crashed() { [ "$tests_status" = 134 ] || [ "$tests_status" = 139 ]; }
 passes_best() {    # of the layers' tests, those of the best instruction set
     FLATGPT_ISA=$best passes "$@"
 }
@@ -78,7 +83,7 @@ goals_of() {    # binary, file, test cases
 }
 
 try() {    # tree, row: prints the verdict
-    local tree=$1 file change cases flag binary goals later=() object
+    local tree=$1 file change cases flag binary goals later=() object tests_status=0
     split "$2"
     binary=$(binary_of "$file" "$cases")
     mapfile -t goals < <(goals_of "$binary" "$file" "$cases")
@@ -91,7 +96,7 @@ try() {    # tree, row: prints the verdict
     elif ! compile "$tree" "${later[@]}" "${goals[@]}"; then echo "FAILED   $file: the mutant does not compile: $change"
     elif passes_best "$tree" "$binary" "$cases" && compile "$tree" "${goals[@]}" && passes "$tree" "$binary" "$cases"; then
         echo "SURVIVED $file: $change"
-    elif grep -q FAILED "$tree/build/log"; then echo "caught   $file: $change"
+    elif grep -q FAILED "$tree/build/log" || crashed; then echo "caught   $file: $change"
     else echo "FAILED   $file: the tests did not run: $(tail -1 "$tree/build/log")"
     fi
     cp -p "$tree/build/original" "$tree/$file"
