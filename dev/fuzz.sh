@@ -71,6 +71,12 @@ printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1
 printf '\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00\x73\x6f\x6d\x65\x20\x74\x65\x78\x74\x2c\x20\x55\xc7\xee\xda' >$out/sample && seed text $out/sample 2
 printf '\xff\xfea\x00b\x00' >$out/sample && seed text $out/sample 3
 shard '\xa1\xd9\x34\x01\x07\x00\x00\x00\x04\x00\x00\x00' >$out/sample && seed shard $out/sample 2
+# The last byte of a document chooses its format and field.
+for choice in 0 2 8; do printf '{"text": "a \\u00e9", "a": {"b": "c"}}\n\n{"text": "", "a": {"b": null}}\n'$choice >$out/sample && seed documents $out/sample lines_$choice; done
+for choice in 0 3 9; do printf '[{"text": "a", "a": {"b": "c"}},\n "d", {"x": [1, {"y": "]"}], "text": "e"}]'$choice >$out/sample && seed documents $out/sample values_$choice; done
+for choice in 4 :; do printf 'id,text,a.b\r\n1,"a, ""b""\nc",d\r\n2,e,\r\n'$choice >$out/sample && seed documents $out/sample csv_$choice; done
+printf 'id\ttext\ta.b\n1\ta\tb\n5' >$out/sample && seed documents $out/sample tsv
+printf 'some\ntext\n7' >$out/sample && seed documents $out/sample text
 for file in test/golden/parquet/*.parquet; do seed parquet "$file" "$(basename "$file")"; done
 
 try() {    # target: prints the verdict

@@ -27,8 +27,13 @@ SCHEMA = (b'{"type": "object", "properties": {"a": {"enum": [1, "b"]}, "c": {"it
 UNION = (b'{"allOf": [{"required": ["a"]}, {"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 90}}}],'
          b' "oneOf": [{"properties": {"k": {"const": 1}}, "required": ["k"]}, {"properties": {"k": {"const": 2}},'
          b' "required": ["k"]}], "properties": {"p": {"type": "string", "pattern": "^[a-c]{2}-\\\\d+$"}}}')
+JSON = b'[{"text": "It is", "a": {"b": "c"}}, "a truth",\n {"a": [1, {"text": "]"}], "text": "acknowledged"}]\n'
+CSV = b'id,text\r\n1,"a, ""b""\nc"\r\n2,It is a truth\r\n'
+ITEMS = (b'{"ind": 1, "activity_label": "A", "ctx_a": "A man", "ctx_b": "he", "ctx": "A man he",'
+         b' "endings": ["runs.", "sits."], "label": 1}\n{"ind": 2, "activity_label": "B", "ctx_a": "A dog", "ctx_b":'
+         b' "it", "ctx": "A dog it", "endings": ["barks.", "flies."], "label": "0"}\n')
 TOML = b'data = "x.bin"\nsteps = 3\nlr = 1e-3\nmodel = "d1"\n'
-CSV = b'{"step":1,"loss":3.5,"lr":0.001}\n{"step":2,"loss":3.25,"val_loss":3.5}\n'
+METRICS = b'{"step":1,"loss":3.5,"lr":0.001}\n{"step":2,"loss":3.25,"val_loss":3.5}\n'
 
 
 def beside(path, name):
@@ -89,7 +94,13 @@ KINDS = {
                   if n.endswith(".jinja")], alone("t.jinja"),
                  [["chat", LLAMA, "--template", "@", "--threads", "1"]]),
     "toml": ([TOML], alone("run.toml"), [["train", "--config", "@", "--dry-run"]]),
-    "metrics": ([CSV], alone("metrics.jsonl"),
+    "documents": ([JSON, CSV], alone("x"), [["tokenize", "--out", "%/t", "@"],
+                                            ["tokenize", "--format", "csv", "--out", "%/t", "@"],
+                                            ["tokenize", "--dedup", "minhash", "--out", "%/t", "@"]]),
+    "parquet": ([content(f"{GOLDEN}/parquet/{n}") for n in sorted(os.listdir(f"{GOLDEN}/parquet"))
+                 if n.endswith(".parquet")], alone("x.parquet"), [["tokenize", "--out", "%/t", "@"]]),
+    "items": ([ITEMS], alone("x.jsonl"), [["eval", LLAMA, "--task", "hellaswag", "--file", "@", "--threads", "1"]]),
+    "metrics": ([METRICS], alone("metrics.jsonl"),
                 [["plot", "@"], ["plot", "@", "--html", "%/x.html"], ["info", "@"], ["runs", "%"]]),
 }
 

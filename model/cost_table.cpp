@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "layers/quant/packed.h"
@@ -24,7 +25,8 @@ Observer::Observer(const Table& observed)
             Observer& o = *current;                      \
             Cost w = o.cost_model.name(a...);            \
             w.call.operation = Operation::name;          \
-            (o.add_formats(w.call, a), ...);             \
+            o.weight = nullptr;                          \
+            (o.add_weight(w.call, a), ...);              \
             o.remember(Operation::name, a...);           \
             const auto run = [&] { o.real.name(a...); }; \
             o.call(w, std::ref(run));                    \
@@ -52,9 +54,10 @@ bool Observer::read_device(void* to, const void* from, int64_t bytes) const {
     return true;
 }
 
-void Observer::add_formats(CallSizes& call, const Parameter* weight) const {
-    if (real.parameter != Element::packed || !weight) return;
-    const PackedWeight& w = *reinterpret_cast<const PackedWeight*>(weight);
+void Observer::add_weight(CallSizes& call, const Parameter* argument) {
+    if (!weight) weight = argument;
+    if (real.parameter != Element::packed || !argument) return;
+    const PackedWeight& w = *reinterpret_cast<const PackedWeight*>(argument);
     for (int i = 0; i < w.count; i++) call.formats |= 1u << int(w.parts[i].format);
 }
 
@@ -186,4 +189,114 @@ int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan,
     if (gpu) return casts_to_bf16 ? 2 * largest : 0;
     const int64_t element = element_bytes(like.gradient);
     return plan.ranks * mpi_chunk(largest / plan.ranks, plan.ranks, element) * element;
+}
+
+// ---- the parts of a step ------------------------------------------------------------------------
+
+const char* cost_part_name(CostPart part) {
+    static const char* const names[] = {"embeddings",
+                                        "queries, keys, values",
+                                        "scores q k^T",
+                                        "probabilities times v",
+                                        "output projection",
+                                        "feed-forward",
+                                        "norms",
+                                        "head and loss",
+                                        "rotations and others",
+                                        "optimizer"};
+    return names[size_t(part)];
+}
+
+namespace {
+// The part whose product reads a tensor, or whose operation does.
+CostPart part_of_tensor(const Tensor& t) {
+    const std::string_view name = std::string_view(t.name).substr(t.name.find('.') + 1);    // without the block
+    const std::pair<const char*, CostPart> stems[] = {
+        {"wte", CostPart::embeddings},    {"wpe", CostPart::embeddings},   {"relw", CostPart::embeddings},
+        {"value_", CostPart::embeddings}, {"smear", CostPart::embeddings}, {"head", CostPart::head},
+        {"qkv", CostPart::qkv},           {"proj", CostPart::projection},  {"fc", CostPart::ffn},
+        {"router", CostPart::ffn},        {"expert", CostPart::ffn},       {"shared_gate", CostPart::ffn},
+        {"ln", CostPart::norms},          {"post", CostPart::norms},       {"qw", CostPart::norms},
+        {"kw", CostPart::norms},          {"resid", CostPart::norms},      {"x0", CostPart::norms},
+        {"backout", CostPart::norms}};
+    for (const auto& [stem, part] : stems)
+        if (name.starts_with(stem)) return part;
+    return CostPart::other;
+}
+
+bool starts_with_any(std::string_view name, const std::vector<const char*>& starts) {
+    for (const char* start : starts)
+        if (name.starts_with(start)) return true;
+    return false;
+}
+
+class PartTable : public CostTable {
+  public:
+    explicit PartTable(const Table& like) : CostTable(like) {}
+    void set_model(const Model& g) { model = &g; }
+    PartCosts parts;
+
+  protected:
+    void call(const Cost& work, const std::function<void()>& run) override {
+        CostTable::call(work, run);
+        const std::string_view name = operation_name(work.call.operation);
+        const bool backward = name.ends_with("_backward");
+        auto add = [&](CostPart part, double share) {
+            PartCost& to = parts[size_t(part)];
+            Cost some = work;
+            some.products *= share, some.arithmetic *= share, some.bytes *= share;
+            (backward ? to.backward : to.forward) += some;
+        };
+        // Each of attention's two products has half the FLOPs, forward and backward, and half the
+        // bytes: q and k are as many elements as v and y.
+        if (name.starts_with("attention") || name.starts_with("linear_attention")) {
+            add(CostPart::scores, 0.5);
+            add(CostPart::mixing, 0.5);
+        } else {
+            add(part_of_call(name), 1);
+        }
+    }
+
+  private:
+    const Model* model = nullptr;
+
+    CostPart part_of_call(std::string_view name) const {
+        if (starts_with_any(name, {"sum_of_squares", "step_verdict", "update", "nesterov", "orthogonalize",
+                                   "normalize_rows", "average"}))
+            return CostPart::optimizer;
+        if (starts_with_any(name, {"cross_entropy", "distill", "lm_head", "add_losses"})) return CostPart::head;
+        if (starts_with_any(name, {"embedding", "value_embedding", "smear"})) return CostPart::embeddings;
+        if (starts_with_any(name, {"activation", "row_gate", "router", "experts"})) return CostPart::ffn;
+        if (starts_with_any(name, {"norm_", "stream_norm", "add_scaled", "residual_mix"})) return CostPart::norms;
+        if (name.starts_with("linear_")) {
+            const Tensor* t = tensor_at(weight);
+            // The head's product reads the embeddings if they are tied.
+            if (t) return t->name == "wte" ? CostPart::head : part_of_tensor(*t);
+        }
+        return CostPart::other;
+    }
+    const Tensor* tensor_at(const Parameter* w) const {
+        ParamStore& store = const_cast<ParamStore&>(model->store);
+        for (const Tensor& t : model->tensors)
+            if ((store.packed.any() ? store.packed.at(t.offset) : table.at(store.params, t.offset)) == w) return &t;
+        return nullptr;
+    }
+};
+}    // namespace
+
+PartCosts part_costs(const Table& like, const Config& c, int B, int S) {
+    PartTable count(like);
+    Model model(count.table);
+    const Status s = model.allocate(c, {.mode = RunMode::train, .B = B, .S = S});
+    CHECK(s.ok(), "%s", s.message.c_str());
+    count.set_model(model);
+    run_counted_step(model);
+    for (const Tensor& t : config_tensors(c)) count.parts[size_t(part_of_tensor(t))].parameters += t.file_rows * t.cols;
+    return count.parts;
+}
+
+int softmax_layers(const Config& c) {
+    int layers = 0;
+    for (int l = 0; l < c.L; l++) layers += !c.recurrent(l);
+    return layers;
 }

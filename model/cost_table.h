@@ -22,6 +22,7 @@ class Observer {
   protected:
     const Table real;
     virtual void call(const Cost& work, const std::function<void()>& run) = 0;    // run(): the real operation
+    const Parameter* weight = nullptr;    // the first parameters among the call's arguments
 
   private:
     const CostModel cost_model;
@@ -29,9 +30,9 @@ class Observer {
     // spans from it. Of any other upload, the first int is kept, which may be a position.
     std::map<const char*, std::vector<char>> uploads;
     Observer* const outer;
-    // Adds the formats of a call's packed weights.
-    void add_formats(CallSizes& call, const Parameter* weight) const;
-    void add_formats(CallSizes&, auto) const {}
+    // Notes a call's weights, and adds the formats of packed ones.
+    void add_weight(CallSizes& call, const Parameter* argument);
+    void add_weight(CallSizes&, auto) {}
     bool read_device(void* to, const void* from, int64_t bytes) const;
     void remember(Operation operation, void* to, const void* from, int64_t bytes);
     void remember(Operation, int*, int*, SampleState*, int* cache_pos, auto...) {    // sample increments it
@@ -125,3 +126,31 @@ Result<CostComm> step_messages(const Table& like, const Config& c, const Plan& p
 // comm/nccl.cu. With CPUs it is what comm/mpi.cpp receives from all ranks before it adds. The
 // memory of the libraries themselves is unknown.
 int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan, bool gpu);
+
+// ---- the parts of a step ------------------------------------------------------------------------
+
+// scores: q k^T; mixing: probabilities times v. With linear attention, scores are the products that
+// read the state, mixing those that update it. norms: residual additions and scales, too.
+enum class CostPart { embeddings, qkv, scores, mixing, projection, ffn, norms, head, other, optimizer, count };
+const char* cost_part_name(CostPart part);
+
+struct PartCost {
+    int64_t parameters = 0;    // elements in files
+    Cost forward, backward;
+    Cost all() const {
+        Cost sum = forward;
+        sum += backward;
+        return sum;
+    }
+};
+typedef std::array<PartCost, size_t(CostPart::count)> PartCosts;
+
+// Parameters, and the cost of a step with B sequences of S tokens, without recomputation. A product
+// belongs to the part whose weights it reads, any other call to its operation's part, so that all
+// parts add up to training_cost. A head that is tied to the embeddings has no parameters.
+PartCosts part_costs(const Table& like, const Config& c, int B, int S);
+
+// Elements of one layer's matrices of attention scores, which no operation stores: (B,NH,S,S).
+inline double score_elements(const Config& c, int B, int S) { return double(B) * c.NH * S * S; }
+// Layers with softmax attention.
+int softmax_layers(const Config& c);

@@ -5,8 +5,10 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
+#include <thread>
 
 #include "base/pool.h"
+#include "comm/comm.h"
 #include "toy_checkpoint.h"
 #include "toy_run.h"
 
@@ -178,6 +180,51 @@ TEST_CASE("checkpoint writer: pruning reads the files of no checkpoint that this
     flip_in_file(run + "/step_00000006/model.safetensors", 4000);
     write(resumed, 7);
     CHECK(steps() == std::vector<int64_t>{6, 7});
+}
+
+// Both ranks of a job as threads, each with a model, a connection to the other and a disk. A rank
+// with Copy::no is one that lacks memory for the copy.
+TEST_CASE("checkpoint writer: two ranks agree, whichever of them has no memory for a copy or a full disk") {
+    Disk full = real_disk();
+    full.write = [](int, const void*, int64_t) -> int64_t { return errno = ENOSPC, -1; };
+    const Copy yes = Copy::yes, no = Copy::no;
+    for (const auto& [first, second, broken] :
+         {std::tuple{yes, yes, -1}, {yes, no, -1}, {no, yes, -1}, {yes, yes, 1}, {yes, no, 1}, {yes, yes, 0}}) {
+        CAPTURE(broken);
+        const std::string run = temporary_directory();
+        const Listener listener = Listener::open("127.0.0.1", 0).value;
+        Status ended[2], again[2];
+        bool named[2] = {};
+        auto rank = [&, copies = std::array{first, second}, bad = broken](int r) {
+            RankInfo info;
+            info.rank = r, info.ranks = 2;
+            auto peers = Coordinator::rendezvous(info, r ? Listener() : listener, "127.0.0.1", listener.port,
+                                                 job_token("test_checkpoint_writer"), 20);
+            if (!peers.ok()) return void(ended[r] = peers.status);
+            ToyCheckpoint toy(5, ToyCheckpoint::config(), r, 2);
+            CheckpointWriter writer(run, 1, peers.value.get(), r == bad ? full : real_disk());
+            ended[r] = writer.begin(toy.g, Tokenizer(), toy_state(1, 5), {}, copies[size_t(r)]);
+            if (ended[r].ok()) ended[r] = writer.finish();
+            named[r] = writer.published();
+            CheckpointWriter other(run, 1, peers.value.get());
+            again[r] = other.begin(toy.g, Tokenizer(), toy_state(2, 5), {}, copies[size_t(r)]);
+            if (copies[size_t(r)] == yes) toy.poison();
+            if (again[r].ok()) again[r] = other.finish();
+        };
+        std::thread peer(rank, 1);
+        rank(0);
+        peer.join();
+        for (int r : {0, 1}) {
+            CAPTURE(r);
+            INFO(ended[r].message);
+            CHECK(ended[r].code == (broken < 0 ? Exit::ok : r == broken ? Exit::io : Exit::peer));
+            CHECK(named[r] == (broken < 0));
+            CHECK(again[r].ok());
+        }
+        REQUIRE(checkpoint_list(run) == std::vector{run + "/step_00000002"});
+        CHECK(holds_seed(checkpoint_list(run)[0], 5));
+        CHECK(temporaries(run) == 0);
+    }
 }
 
 TEST_CASE("train: a checkpoint is the same, byte for byte, with --async-save=false") {

@@ -309,7 +309,7 @@ TEST_CASE("train reward: --dry-run tells the memory of answers and reference wit
         Words a = {"--from", base, "--batch", "2", "--seq-len", context, "--steps", "2"};
         return check_memory(toy.reward("of" + channels, with(a, more)), 1.5e8);
     };
-    // 64 answers of nearly 512 tokens, wide enough that 3 % are more than the few MB by which runs differ.
+    // 64 answers of nearly 512 tokens. 3 % of their cache exceed the few MB by which runs differ.
     const std::string long_answers = check("128", "512", {"--answer-tokens", "508", "--total-batch", "32768"});
     CHECK(number(long_answers, "of sampled answers") == 256);
     CHECK(!contains(long_answers, "reference"));

@@ -27,9 +27,10 @@ struct ToyCheckpoint {
     std::vector<float> params, m, v;
 
     static Config config() { return {.V = 20, .T = 4, .L = 1, .NH = 2, .C = 8, .F = 16}; }
-    explicit ToyCheckpoint(uint64_t seed, const Config& c = config()) {
+    explicit ToyCheckpoint(uint64_t seed, const Config& c = config(), int rank = 0, int ranks = 1) {
         g.c = c;
-        g.tensors = config_tensors(c);
+        g.plan.rank = rank, g.plan.ranks = ranks;
+        g.tensors = config_tensors(c, ranks);
         g.store.set_layout(c, g.plan);
         params.resize(size_t(g.store.flat));
         m = v = params;
@@ -38,8 +39,9 @@ struct ToyCheckpoint {
         uint64_t stream = seed * 3;
         for (float* flat : {params.data(), m.data(), v.data()}) {
             stream++;
+            uint64_t number = 0;    // the same for any number of ranks, unlike the tensor's offset
             for (const Tensor& t : g.tensors)
-                fill_normal(flat + t.offset, t.file_rows * t.cols, stream << 32 | uint64_t(t.offset));
+                fill_normal(flat + t.offset, t.file_rows * t.cols, stream << 32 | number++);
         }
     }
     void poison() {

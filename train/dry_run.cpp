@@ -202,6 +202,50 @@ static void print_run(const Trainer& t) {
         printf("reference     %s, once, before the first step\n", decimal(before, "FLOP").c_str());
 }
 
+// Prints, for --table, the parts of a step's work, and what attention's scores would take if they
+// were stored.
+static void print_parts(const Trainer& t) {
+    const Config& c = t.config;
+    const int B = t.o.batch, S = t.o.seq_len;
+    const PartCosts parts = part_costs(t.device.model->op, c, B, S);
+    printf("by part       of a batch of %d x %d tokens, without recomputation; FLOP/B: FLOPs per byte that is moved\n",
+           B, S);
+    const std::vector<int> COLUMNS = {-26, 13, 13, 13, 10, 8};
+    print_table_line(COLUMNS, {"", "parameters", "forward", "backward", "bytes", "FLOP/B"});
+    auto line = [&](const char* name, const PartCost& part) {
+        const Cost all = part.all();
+        auto flops = [](double n) { return n > 0 ? Cell(decimal(n, "FLOP")) : Cell(); };
+        print_table_line(COLUMNS, {std::string("  ") + name, part.parameters ? Cell(part.parameters) : Cell(),
+                                   flops(part.forward.flops()), flops(part.backward.flops()), decimal_bytes(all.bytes),
+                                   all.flops() > 0 ? Cell(all.flops() / all.bytes, "%.3g") : Cell()});
+    };
+    PartCost total;
+    for (size_t i = 0; i < parts.size(); i++) {
+        const PartCost& part = parts[i];
+        total.parameters += part.parameters;
+        total.forward += part.forward;
+        total.backward += part.backward;
+        if (part.parameters || part.all().bytes > 0) line(cost_part_name(CostPart(i)), part);
+    }
+    line("total", total);
+    const int layers = softmax_layers(c);
+    if (!layers) return;
+    const double scores = score_elements(c, B, S), mask = 4.0 * S * S;
+    printf(
+        "scores        %d x %d x %d x %d in each of %d layers are not stored: %s as fp32, %s as bf16 (%.0f and %.0f "
+        "bytes) a layer\n",
+        B, c.NH, S, S, layers, human_bytes(4 * scores).c_str(), human_bytes(2 * scores).c_str(), 4 * scores,
+        2 * scores);
+    printf("              %s as fp32 in all layers; nor is a mask of %d x %d: %s\n",
+           human_bytes(4 * scores * layers).c_str(), S, S, human_bytes(mask).c_str());
+    printf("crossovers    T = 3 d_k = %d: from there on a head's scores are more elements than its q, k and v\n",
+           3 * c.HS);
+    printf(
+        "              T = d = %d: from there on all q k^T, without a mask, takes more FLOPs than a product of "
+        "d x d%s\n",
+        c.attention_width(), c.attention_width() == c.C ? "" : "; d: all heads' size");
+}
+
 Status Trainer::dry_run() {
     printf("model         %s parameters: %s\n", human_count(double(config_parameters(config))).c_str(),
            config_text(config, config_listed(config)).c_str());
@@ -228,5 +272,6 @@ Status Trainer::dry_run() {
                       " if there is as much, else none"});
     if (config.mask_kind != MaskKind::all) printf("generation    its cache takes %s\n", cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
+    if (o.table) print_parts(*this);
     return plan.ranks > 1 ? print_ranks(*this) : Status{};
 }

@@ -537,6 +537,11 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
                   "would send; then stop"},
              },
              {
+                 {.name = "--table",
+                  .to = &o.table,
+                  .help = "also parameters, FLOPs, bytes and FLOPs per byte by part (products, scores, norms, head), "
+                          "and the scores that are not stored",
+                  .needs = {"--dry-run"}},
                  {.name = "--gpu",
                   .to = &o.gpu,
                   .help = "the GPU to plan for, here or not: " + gpu_names(),

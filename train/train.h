@@ -71,7 +71,7 @@ struct TrainOptions {
     bool documents = false;
     double mask_fraction = Objective{}.fraction;
     int mask_token = -1;
-    bool dry_run = false, raw_u16 = false, stochastic_rounding = false;
+    bool dry_run = false, table = false, raw_u16 = false, stochastic_rounding = false;
     std::string recompute = "none";
     DeviceOptions device;
     CommOptions comm;

@@ -107,6 +107,17 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     return {};
 }
 
+Result<std::vector<int>> lengths_of(const BenchOptions& o) {
+    std::vector<int> lengths;
+    std::istringstream texts(o.lengths);
+    for (std::string text; std::getline(texts, text, ',');) {
+        int T = 0;
+        TRY(flag_set({.name = "--lengths", .to = &T, .help = "", .min = 1, .max = 1 << 20}, {text}));
+        lengths.push_back(T);
+    }
+    return lengths;
+}
+
 Status run(const BenchOptions& o) {
     Config c = config_with(TRY(config_named(o.model)), o.shape);
     c.T = std::max(c.T, o.seq_len);
@@ -116,6 +127,7 @@ Status run(const BenchOptions& o) {
     const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
     if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
     else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
+    if (!o.lengths.empty()) return bench_lengths(bench, c, std::max(1, o.batch), TRY(lengths_of(o)));
     TRY(bench_ceilings(bench, c, B, S));
     const auto reopen = [&](bool train) -> Status {    // empty model: frees the previous one's memory
         bench.device.model.reset();
@@ -160,6 +172,11 @@ Command bench_command() {
          {{"--filter", &o->filter, "only rows with this text in their name, or with one of several: 'prompt|1 seq'"},
           {"--steps-only", &o->steps_only, "the training step alone"},
           {"--profile", &o->profile, "also time and floor of each operation within a training step and a token"},
+          {.name = "--lengths",
+           .to = &o->lengths,
+           .help = "only training steps of these numbers of tokens, as 256,512,1k: how attention and the rest grow, "
+                   "beside T^2 and T",
+           .excludes = {"--filter", "--steps-only", "--profile", "--seq-len"}},
           {"--json", &o->json, "one JSON object per row on standard output"}}},
         {"Sizes",
          {{"--model", &o->model, "sizes: " + config_names()},

@@ -12,7 +12,7 @@
 inline const std::vector<int> ROW_WIDTHS = {-46, 10, 10, 10, 8, 10, 7};    // columns of bench's table
 
 struct BenchOptions {
-    std::string filter, model = "gpt2";
+    std::string filter, model = "gpt2", lengths;
     ConfigOverrides shape = no_overrides();    // model flags
     int batch = 0, seq_len = 0;
     bool json = false, steps_only = false, profile = false;
@@ -114,6 +114,10 @@ class Profile final : public Observer {
 // Print a table of operations for the fastest of several training steps or decode steps.
 Status profile_training(const Bench& bench, const Config& c, int B, int S);
 Status profile_decode(const Bench& bench, const Config& c, int rows, const std::string& weights);
+
+// Prints, for training steps of B sequences of each length, the time of attention and of all other
+// operations beside the growth of T^2 and T. Exit 5: not enough memory for a length.
+Status bench_lengths(const Bench& bench, const Config& c, int B, const std::vector<int>& lengths);
 
 // The training step that `flatgpt bench` times as a whole and --profile divides into operations.
 struct TrainingStep {
