@@ -1,0 +1,88 @@
+// embeddings.cpp - see embeddings.h.
+#include "embeddings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+
+#include "base/command.h"
+#include "base/element.h"
+#include "base/file.h"
+#include "files/json.h"
+
+Result<Pooling> pooling_of(const std::string& directory, const Config& c) {
+    const std::string path = directory + "/1_Pooling/config.json";
+    std::error_code none;
+    if (!std::filesystem::exists(path, none)) return c.mask_kind == MaskKind::causal ? Pooling::last : Pooling::mean;
+    const nlohmann::json j = TRY(json_parse(TRY(read_file(path, 1 << 20)), path, 8));
+    if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", path.c_str());
+    std::vector<std::string> on;
+    for (const auto& [key, value] : j.items())
+        if (key.starts_with("pooling_mode_") && value == true) on.push_back(key.substr(13));
+    if (j.contains("pooling_mode") && j["pooling_mode"].is_string()) on = {j["pooling_mode"].get<std::string>()};
+    const std::string mode = on.size() == 1 ? on[0] : "";
+    if (mode == "mean_tokens" || mode == "mean") return Pooling::mean;
+    if (mode == "cls_token" || mode == "cls") return Pooling::first;
+    if (mode == "lasttoken") return Pooling::last;
+    return fail(Exit::input,
+                "%s: expected one pooling of mean_tokens, cls_token and lasttoken, found %s; give --pooling",
+                path.c_str(), on.empty() ? "none" : join(on, " and ").c_str());
+}
+
+namespace {
+// states: (length,C)
+void pool(const float* states, int length, int C, const EmbedOptions& o, int dims, float* to) {
+    const int from = o.pooling == Pooling::last ? length - 1 : 0;
+    const int until = o.pooling == Pooling::first ? 1 : length;
+    std::vector<double> sum(static_cast<size_t>(dims));
+    for (int s = from; s < until; s++)
+        for (int i = 0; i < dims; i++) sum[size_t(i)] += double(states[int64_t(s) * C + i]);
+    double square = 0;
+    for (double& x : sum) {
+        x /= until - from;
+        square += x * x;
+    }
+    // A vector of zeros stays one.
+    const double scale = o.normalize && square > 0 ? 1 / std::sqrt(square) : 1;
+    for (int i = 0; i < dims; i++) to[i] = float(sum[size_t(i)] * scale);
+}
+}    // namespace
+
+std::vector<float> embed_texts(Model& model, const std::vector<std::vector<int>>& texts, const EmbedOptions& o,
+                               const std::function<void(int64_t done, int64_t texts)>& progress) {
+    const int C = model.c.C, dims = o.dims ? o.dims : C;
+    std::vector<size_t> order(texts.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return texts[a].size() > texts[b].size(); });
+    std::vector<float> all(texts.size() * size_t(dims)), states;
+    std::vector<char> raw;
+    for (size_t first = 0; first < order.size();) {
+        const int S = int(texts[order[first]].size());
+        CHECK(S >= 1 && S <= model.plan.S, "a text of %d tokens", S);
+        const int B = int(std::min(order.size() - first, size_t(model.plan.max_tokens() / S)));
+        std::vector<int> tokens(size_t(B) * size_t(S));
+        Spans spans;
+        for (int b = 0; b < B; b++) {
+            const std::vector<int>& ids = texts[order[first + size_t(b)]];
+            std::copy(ids.begin(), ids.end(), &tokens[size_t(b) * size_t(S)]);
+            // What pads a text is a text of its own.
+            std::vector<Text> parts = {{}};
+            if (int(ids.size()) < S) parts.push_back({int(ids.size())});
+            spans.add(parts, S, model.c.mask_kind);
+        }
+        // Under a causal mask, no position sees what follows it.
+        model.batch.upload(tokens.data(), nullptr, B, S, model.c.mask_kind == MaskKind::causal ? nullptr : &spans);
+        model.forward();
+        const int64_t n = int64_t(B) * S * C;
+        raw.resize(size_t(model.op.bytes(model.lnf, n)));
+        model.op.download(raw.data(), model.lnf, int64_t(raw.size()));
+        states.resize(size_t(n));
+        to_floats(states.data(), raw.data(), model.op.input, n);
+        for (int b = 0; b < B; b++, first++)
+            pool(&states[size_t(b) * size_t(S) * size_t(C)], int(texts[order[first]].size()), C, o, dims,
+                 &all[order[first] * size_t(dims)]);
+        if (progress) progress(int64_t(first), int64_t(order.size()));
+    }
+    return all;
+}
