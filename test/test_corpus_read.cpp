@@ -158,9 +158,10 @@ TEST_CASE("corpus read: an error in JSON lines that the first line made of a fil
     }
 }
 
-TEST_CASE("corpus read: JSON lines in Latin-1 are called that under any name") {
-    for (const char* name : {"x.json", "x.txt", "x.jsonl"})
-        refused({{written(name, "{\"text\": \"caf\xE9\"}\n{\"text\": \"a\"}\n")}}, "is it Latin-1? Convert it: iconv");
+TEST_CASE("corpus read: JSON lines in Latin-1, or an array, are called that under any name") {
+    for (const char* text : {"{\"text\": \"caf\xE9\"}\n{\"text\": \"a\"}\n", "[\"caf\xE9\", \"a\"]"})
+        for (const char* name : {"x.json", "x.txt", "x.jsonl"})
+            refused({{written(name, text)}}, "is it Latin-1? Convert it: iconv");
 }
 
 TEST_CASE("corpus read: the message about a long line is short, and cuts no character") {
@@ -220,6 +221,17 @@ TEST_CASE("corpus read: each file begins anew") {
     CHECK(read(lines).texts() == Strings{longest, "b"});
     lines.files = {written("x.txt", "b\n" + longest + "a\n")};
     refused(lines, "x.txt:2: expected a line of at most 1 MiB, found more (--longest-line)");
+}
+
+TEST_CASE("corpus read: segments are at most 1 MiB, also behind cuts that are far from it") {
+    std::string text;
+    for (int i = 0; text.size() < 1900 << 10; i++) text += std::to_string(i) + " ";
+    CorpusConfig halves{{written("a.txt", text)}};
+    halves.safe_cut = [](std::string_view rest, size_t limit) { return std::min(rest.size(), limit) / 2 + 1; };
+    const Read r = read(halves);
+    REQUIRE_MESSAGE(r.status.ok(), r.status.message);
+    CHECK(r.text(false) == text);
+    for (const Segment& s : r.all) CHECK(s.text.size() <= 1 << 20);
 }
 
 TEST_CASE("corpus read: what is held out of a text, and of many files") {

@@ -4,6 +4,7 @@
 #include "tensors.h"
 #include "toy_ranks.h"
 
+#include <sys/stat.h>
 #include <thread>
 
 TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO is plain to the bit") {
@@ -55,6 +56,21 @@ TEST_CASE("train ranks: rank 0's clock decides when all of them save") {
     REQUIRE(r.exit_code == 0);
     CHECK(checkpoint_list(toy.dir + "/a").size() == 8);
     for (const std::string& dir : checkpoint_list(toy.dir + "/a")) CHECK(checkpoint_verify(dir).ok());
+}
+
+// Each rank's thread writes its tensors. The ranks then meet after one of the next steps, so that
+// the checkpoint has its name long before the next one begins, behind the last step.
+TEST_CASE("train ranks: checkpoints that threads write are whole before the next one begins") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    const ProcessResult r = toy.run(2, "a", {"--steps", "200", "--save-every", "100", "--keep", "0"});
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    const std::string rows = read_file(toy.dir + "/a/metrics.jsonl"), key = "\"time\":";
+    const double last = std::stod(rows.substr(rows.rfind(key) + key.size()));
+    struct stat manifest;
+    REQUIRE(stat((toy.dir + "/a/step_00000100/MANIFEST").c_str(), &manifest) == 0);
+    CHECK(double(manifest.st_mtim.tv_sec) + 1e-9 * double(manifest.st_mtim.tv_nsec) < last);
 }
 
 TEST_CASE("train ranks: bf16 parameters, with masters and without; ZeRO is plain to the bit") {
