@@ -374,6 +374,32 @@ Breaches exits(const House& house) {
     return found;
 }
 
+// Types outside of namespaces whose names are equal break the one-definition rule: the linker keeps
+// one of two destructors. test/ranks is a binary of its own.
+Breaches types(const House& house) {
+    std::map<std::string, std::string> first;    // name -> file
+    Breaches found;
+    for (auto& [path, text] : house) {
+        if (!is_source(path) || path.starts_with("test/ranks/")) continue;
+        const std::vector<std::string> code = lines_of(parts_of(text).code), all = lines_of(text);
+        bool inside = false;    // a namespace, which clang-format names in a comment at its end
+        for (size_t i = 0; i < code.size(); i++) {
+            if (code[i].starts_with("namespace ") && code[i].find('{') != std::string::npos) inside = true;
+            if (code[i].starts_with("}") && all[i].find("// namespace") != std::string::npos) inside = false;
+            std::istringstream words(code[i]);
+            std::string kind, name;
+            words >> kind >> name;
+            if (inside || (kind != "struct" && kind != "class" && kind != "union") ||
+                code[i].find('{') == std::string::npos)
+                continue;
+            if (name.find_first_of(":<") != name.npos || isspace(static_cast<unsigned char>(code[i][0]))) continue;
+            const auto [at, is_new] = first.insert({name, path});
+            if (!is_new) found.push_back(breach(path, i + 1, "the type " + name + " is in " + at->second + ", too"));
+        }
+    }
+    return found;
+}
+
 struct Rule {
     const char* name;
     Breaches (*find)(const House&);
@@ -388,7 +414,8 @@ const Rule RULES[] = {{"top level", top_level},
                       {"words", words},
                       {"page", page},
                       {"comments", comments},
-                      {"exits", exits}};
+                      {"exits", exits},
+                      {"types", types}};
 
 // Every rule's breaches, "rule: file:line: what".
 Breaches breaches(const House& house) {
@@ -468,6 +495,9 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
         {"base/b.cpp",
          "\nvoid f() { std::exit (1); }\n",
          {"exits: base/b.cpp:2: exit: only main.cpp ends the process"}},
+        {"comm/x.cu", "\nstruct Long {\n};\n", {"types: layers/ops.h:1: the type Long is in comm/x.cu, too"}},
+        {"comm/x.cu", "namespace {\nstruct Long {\n};\n}    // namespace\n", {}},
+        {"comm/x.cu", "struct Long;\nstruct Long::Inner {\n};\n", {}},
         {"base/b.cpp", "void f() { assert(x); }\n", {"exits: base/b.cpp:1: assert: only main.cpp ends the process"}},
     };
     for (const Case& c : cases) {

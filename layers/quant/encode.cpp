@@ -143,7 +143,7 @@ void encode_q6_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
 
 // Squared error of 32 numbers that are stored as d q + m (`line`), each with the best integer q in
 // [0, most].
-float line_error(const float* x, Line line, float most) {
+float line_error(const float* x, LinearFit line, float most) {
     const float inv = inverse(line.d);
     float error = 0;
     for (int i = 0; i < 32; i++) {
@@ -155,7 +155,7 @@ float line_error(const float* x, Line line, float most) {
 
 // Returns the line with the least squared error for the integers that `line` gives, with d > 0 and,
 // if `below`, m <= 0; returns `line` if none exists.
-Line refit(const float* x, Line line, float most, bool below) {
+LinearFit refit(const float* x, LinearFit line, float most, bool below) {
     const float inv = inverse(line.d);
     float q1 = 0, q2 = 0, x1 = 0, xq = 0;
     for (int i = 0; i < 32; i++) {
@@ -167,13 +167,13 @@ Line refit(const float* x, Line line, float most, bool below) {
     }
     const float det = 32 * q2 - q1 * q1;
     if (!(det > 0)) return line;
-    Line fit = {(32 * xq - q1 * x1) / det, (q2 * x1 - q1 * xq) / det};
+    LinearFit fit = {(32 * xq - q1 * x1) / det, (q2 * x1 - q1 * xq) / det};
     if (below && fit.m > 0) fit = {xq / q2, 0};
     return fit.d > 0 ? fit : line;
 }
 
-Line find_line(const float* x, float most, bool below, const QuantiseSearch& search) {
-    Line best;
+LinearFit find_line(const float* x, float most, bool below, const QuantiseSearch& search) {
+    LinearFit best;
     if (search.line && search.line(x, most, below, &best)) return best;
     float low = *std::min_element(x, x + 32), high = *std::max_element(x, x + 32);
     if (below) low = std::min(low, 0.0f);
@@ -185,7 +185,7 @@ Line find_line(const float* x, float most, bool below, const QuantiseSearch& sea
     for (int cut_low = 0; cut_low < 4; cut_low++)
         for (int cut_high = 0; cut_high < 4; cut_high++) {
             const float width = high - low, from = low + width * 0.06f * float(cut_low * cut_low) / 2;
-            Line line = {(high - width * 0.06f * float(cut_high * cut_high) / 2 - from) / most, from};
+            LinearFit line = {(high - width * 0.06f * float(cut_high * cut_high) / 2 - from) / most, from};
             for (int iteration = 0; iteration < 3; iteration++) {
                 line = refit(x, line, most, below);
                 const float error = line_error(x, line, most);
@@ -197,7 +197,7 @@ Line find_line(const float* x, float most, bool below, const QuantiseSearch& sea
 
 template <int BITS> void encode_line(const float* x, uint8_t* b, const QuantiseSearch& search) {    // Q4_1, Q5_1
     constexpr float MOST = (1 << BITS) - 1;
-    const Line line = find_line(x, MOST, false, search);
+    const LinearFit line = find_line(x, MOST, false, search);
     const float m = rounded_half(line.m), inv = inverse(rounded_half(line.d));
     uint8_t q[32];
     to_bytes(x, 32, m, inv, 0, MOST, q, search);
@@ -207,8 +207,8 @@ template <int BITS> void encode_line(const float* x, uint8_t* b, const QuantiseS
 }
 
 // Finds the integers (s, t) at or next to `near` whose line {d s, -m t} has the least error.
-Line find_pair(const float* x, float d, float m, Line near, const QuantiseSearch& search) {
-    Line best = near;
+LinearFit find_pair(const float* x, float d, float m, LinearFit near, const QuantiseSearch& search) {
+    LinearFit best = near;
     if (search.pair && search.pair(x, d, m, near, &best)) return best;
     float best_error = INFINITY;
     for (float s = std::max(near.d - 1, 0.0f); s <= std::min(near.d + 1, 63.0f); s++)
@@ -218,7 +218,7 @@ Line find_pair(const float* x, float d, float m, Line near, const QuantiseSearch
 }
 
 void encode_q4_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
-    Line lines[8];
+    LinearFit lines[8];
     float most_d = 0, most_m = 0;
     for (int j = 0; j < 8; j++) {
         lines[j] = find_line(x + 32 * j, 15, true, search);
@@ -231,8 +231,8 @@ void encode_q4_k(const float* x, uint8_t* b, const QuantiseSearch& search) {
     put_half(b, d);
     put_half(b + 2, m);
     for (int j = 0; j < 8; j++) {
-        const Line near = {rounded(lines[j].d * inverse(d), 0, 63), rounded(-lines[j].m * inverse(m), 0, 63)};
-        const Line best = find_pair(x + 32 * j, d, m, near, search);
+        const LinearFit near = {rounded(lines[j].d * inverse(d), 0, 63), rounded(-lines[j].m * inverse(m), 0, 63)};
+        const LinearFit best = find_pair(x + 32 * j, d, m, near, search);
         const int scale = int(best.d), offset = int(best.m);
         uint8_t* p = b + 4 + j % 4;    // see Scales in decode.cpp
         if (j < 4) p[0] |= uint8_t(scale), p[4] |= uint8_t(offset);

@@ -216,7 +216,7 @@ INLINE Lines refit(const Fit& f, float x1, Lines line, bool below) {
     return {good ? d : line.d, good ? m : line.m};
 }
 
-bool find_line(const float* x, float most, bool below, Line* best) {
+bool find_line(const float* x, float most, bool below, LinearFit* best) {
     constexpr int ITERATIONS = 3;
     Lines lines[VECTORS][ITERATIONS];
     vf errors[VECTORS][ITERATIONS], least = load(x), greatest = least;
@@ -278,7 +278,7 @@ bool find_line(const float* x, float most, bool below, Line* best) {
     return false;
 }
 
-bool find_pair(const float* x, float d, float m, Line near, Line* best) {
+bool find_pair(const float* x, float d, float m, LinearFit near, LinearFit* best) {
     float least = INFINITY;
     *best = near;
     for (int k = 0; k < 9; k += VW) {

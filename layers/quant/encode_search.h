@@ -3,18 +3,18 @@
 #pragma once
 #include <stdint.h>
 
-struct Line {
+struct LinearFit {
     float d = 0, m = 0;
 };    // x ~ d q + m
 
 // Searches by vectors. Each returns false if rounding alone decides between candidates, or if a
 // number is not finite; the loop in encode.cpp must then decide.
 struct QuantiseSearch {
-    bool (*scale16)(const float* x, float* best);                        // find_scale<16, -32>
-    bool (*scale32)(const float* x, int lo, float* best);                // find_scale<32, lo>
-    bool (*line)(const float* x, float most, bool below, Line* best);    // find_line
+    bool (*scale16)(const float* x, float* best);                             // find_scale<16, -32>
+    bool (*scale32)(const float* x, int lo, float* best);                     // find_scale<32, lo>
+    bool (*line)(const float* x, float most, bool below, LinearFit* best);    // find_line
     // find_pair: integers (s, t) at or next to `near` whose line {d s, -m t} has the least error
-    bool (*pair)(const float* x, float d, float m, Line near, Line* best);
+    bool (*pair)(const float* x, float d, float m, LinearFit near, LinearFit* best);
     // n numbers, 16 or 32, as bytes: (x - m) inv rounded to an integer in [lo, hi], minus lo
     void (*bytes)(const float* x, int n, float m, float inv, float lo, float hi, uint8_t* q);
     bool (*q8_0)(const float* x, float* d, uint8_t* q);    // a block's scale, 32 integers; false: not finite
