@@ -99,6 +99,11 @@ KINDS = {
                                             ["tokenize", "--dedup", "minhash", "--out", "%/t", "@"]]),
     "parquet": ([content(f"{GOLDEN}/parquet/{n}") for n in sorted(os.listdir(f"{GOLDEN}/parquet"))
                  if n.endswith(".parquet")], alone("x.parquet"), [["tokenize", "--out", "%/t", "@"]]),
+    "sentences": ([b'{"pooling_mode_mean_tokens": true}'],
+                  lambda work, data: (shutil.copytree(f"{GOLDEN}/eval/llama", f"{work}/m"),
+                                      os.mkdir(f"{work}/m/1_Pooling"),
+                                      write(f"{work}/m/1_Pooling/config.json", data), f"{work}/m")[-1],
+                  [["embed", "@", "--text", "LICENSE", "--out", "%/x.npy", "--threads", "1"]]),
     "items": ([ITEMS], alone("x.jsonl"), [["eval", LLAMA, "--task", "hellaswag", "--file", "@", "--threads", "1"]]),
     "metrics": ([METRICS], alone("metrics.jsonl"),
                 [["plot", "@"], ["plot", "@", "--html", "%/x.html"], ["info", "@"], ["runs", "%"]]),

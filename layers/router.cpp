@@ -55,12 +55,12 @@ static void choose(int* expert, const float* z, const Router& r) {
 
 // Sums over a piece of a sequence: lse^2, each expert's shares, and in `slots` each expert's number
 // of rows, which later becomes the first permuted row of these rows.
-struct Piece {
+struct SequencePiece {
     double* lse;
     float* shares;    // (E)
     int* slots;       // (E)
     static INLINE_MEMBER int64_t bytes(const Router& r) { return 8 + 8 * int64_t(padded(r.E)); }
-    INLINE_MEMBER Piece(void* room, int64_t piece, const Router& r) {
+    INLINE_MEMBER SequencePiece(void* room, int64_t piece, const Router& r) {
         char* p = static_cast<char*>(room) + piece * bytes(r);
         lse = reinterpret_cast<double*>(p);
         shares = reinterpret_cast<float*>(p + 8);
@@ -74,22 +74,22 @@ static void add_totals(double* totals, void* room, const int* counts, int b, int
     const int pieces = pieces_of(S);
     for (int i = 0; i < r.E; i++) {
         double shares = 0;
-        for (int k = 0; k < pieces; k++) shares += double(Piece(room, int64_t(b) * pieces + k, r).shares[i]);
+        for (int k = 0; k < pieces; k++) shares += double(SequencePiece(room, int64_t(b) * pieces + k, r).shares[i]);
         totals[i] += counts[i];
         totals[r.E] += double(r.E) / r.K * (double(counts[i]) / S) * (shares / S);
     }
-    for (int k = 0; k < pieces; k++) totals[r.E + 1] += *Piece(room, int64_t(b) * pieces + k, r).lse;
+    for (int k = 0; k < pieces; k++) totals[r.E + 1] += *SequencePiece(room, int64_t(b) * pieces + k, r).lse;
 }
 
 static void forward(float* factors, Routes to, double* totals, const float* logits, Router r, int B, int S) {
     const int pieces = pieces_of(S), all = B * pieces;
-    void* room = cpu_scratch(all * Piece::bytes(r));
+    void* room = cpu_scratch(all * SequencePiece::bytes(r));
     auto each_row = [&](int piece, auto f) {
         const int s = piece % pieces * PIECE, first = piece / pieces * S + s;
         for (int n = first; n < first + least(PIECE, S - s); n++) f(int64_t(n));
     };
     each_item(all, int64_t(B) * S * r.E * r.K, [&](int64_t i) {
-        const Piece piece(room, i, r);
+        const SequencePiece piece(room, i, r);
         *piece.lse = 0;
         for (int k = 0; k < r.E; k++) piece.shares[k] = 0, piece.slots[k] = 0;
         each_row(i, [&](int64_t n) {
@@ -111,7 +111,7 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
         int* counts = to.counts + int64_t(b) * r.E;
         for (int i = 0; i < r.E; i++) {
             counts[i] = 0;
-            for (int k = 0; k < pieces; k++) counts[i] += Piece(room, int64_t(b) * pieces + k, r).slots[i];
+            for (int k = 0; k < pieces; k++) counts[i] += SequencePiece(room, int64_t(b) * pieces + k, r).slots[i];
         }
         if (totals) add_totals(totals, room, counts, b, S, r);
     }
@@ -119,7 +119,7 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
     for (int i = 0; i < r.E; i++) {
         to.offsets[i] = at;
         for (int k = 0; k < all; k++) {
-            int& slots = Piece(room, k, r).slots[i];
+            int& slots = SequencePiece(room, k, r).slots[i];
             const int n = slots;
             slots = at;
             at += n;
@@ -127,7 +127,7 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
     }
     to.offsets[r.E] = at;
     each_item(all, int64_t(B) * S * r.K, [&](int64_t i) {
-        const Piece piece(room, i, r);
+        const SequencePiece piece(room, i, r);
         each_row(i, [&](int64_t n) {
             for (int64_t row = n * r.K; row < (n + 1) * r.K; row++)
                 to.row[to.permuted_row[row] = piece.slots[to.expert[row]]++] = int(row);
@@ -137,7 +137,7 @@ static void forward(float* factors, Routes to, double* totals, const float* logi
 static int64_t forward_workspace(const CallSizes& c) {
     Router r;
     r.E = c.in;
-    return c.B * pieces_of(c.S) * Piece::bytes(r);
+    return c.B * pieces_of(c.S) * SequencePiece::bytes(r);
 }
 
 static void backward(float* dlogits, const float* dfactors, Routes routes, const float* logits, Router r, float balance,

@@ -193,7 +193,9 @@ int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan,
 
 // ---- the parts of a step ------------------------------------------------------------------------
 
-const char* cost_part_name(CostPart part) {
+const char* cost_part_name(CostPart part, bool softmax) {
+    if (!softmax && part == CostPart::scores) return "q times states";
+    if (!softmax && part == CostPart::mixing) return "states from k and v";
     static const char* const names[] = {"embeddings",
                                         "queries, keys, values",
                                         "scores q k^T",
@@ -208,17 +210,19 @@ const char* cost_part_name(CostPart part) {
 }
 
 namespace {
-// The part whose product reads a tensor, or whose operation does.
+// The part to which a tensor's parameters and the product with it belong.
 CostPart part_of_tensor(const Tensor& t) {
     const std::string_view name = std::string_view(t.name).substr(t.name.find('.') + 1);    // without the block
-    const std::pair<const char*, CostPart> stems[] = {
-        {"wte", CostPart::embeddings},    {"wpe", CostPart::embeddings},   {"relw", CostPart::embeddings},
-        {"value_", CostPart::embeddings}, {"smear", CostPart::embeddings}, {"head", CostPart::head},
-        {"qkv", CostPart::qkv},           {"proj", CostPart::projection},  {"fc", CostPart::ffn},
-        {"router", CostPart::ffn},        {"expert", CostPart::ffn},       {"shared_gate", CostPart::ffn},
-        {"ln", CostPart::norms},          {"post", CostPart::norms},       {"qw", CostPart::norms},
-        {"kw", CostPart::norms},          {"resid", CostPart::norms},      {"x0", CostPart::norms},
-        {"backout", CostPart::norms}};
+    const std::pair<const char*, CostPart> stems[] = {{"wte", CostPart::embeddings},   {"wpe", CostPart::embeddings},
+                                                      {"relw", CostPart::scores},      {"value_", CostPart::embeddings},
+                                                      {"smear", CostPart::embeddings}, {"head", CostPart::head},
+                                                      {"qkv", CostPart::qkv},          {"decay", CostPart::qkv},
+                                                      {"proj", CostPart::projection},  {"fc", CostPart::ffn},
+                                                      {"router", CostPart::ffn},       {"expert", CostPart::ffn},
+                                                      {"shared_gate", CostPart::ffn},  {"ln", CostPart::norms},
+                                                      {"post", CostPart::norms},       {"qw", CostPart::norms},
+                                                      {"kw", CostPart::norms},         {"resid", CostPart::norms},
+                                                      {"x0", CostPart::norms},         {"backout", CostPart::norms}};
     for (const auto& [stem, part] : stems)
         if (name.starts_with(stem)) return part;
     return CostPart::other;
@@ -233,19 +237,18 @@ bool starts_with_any(std::string_view name, const std::vector<const char*>& star
 class PartTable : public CostTable {
   public:
     explicit PartTable(const Table& like) : CostTable(like) {}
-    void set_model(const Model& g) { model = &g; }
+    void set_model(Model& g) { model = &g; }
     PartCosts parts;
 
   protected:
     void call(const Cost& work, const std::function<void()>& run) override {
         CostTable::call(work, run);
         const std::string_view name = operation_name(work.call.operation);
-        const bool backward = name.ends_with("_backward");
         auto add = [&](CostPart part, double share) {
             PartCost& to = parts[size_t(part)];
             Cost some = work;
             some.products *= share, some.arithmetic *= share, some.bytes *= share;
-            (backward ? to.backward : to.forward) += some;
+            (part == CostPart::optimizer ? to.update : name.ends_with("_backward") ? to.backward : to.forward) += some;
         };
         // Each of attention's two products has half the FLOPs, forward and backward, and half the
         // bytes: q and k are as many elements as v and y.
@@ -253,30 +256,27 @@ class PartTable : public CostTable {
             add(CostPart::scores, 0.5);
             add(CostPart::mixing, 0.5);
         } else {
-            add(part_of_call(name), 1);
+            add(is_update(name) ? CostPart::optimizer : part_of_call(name), 1);
         }
     }
 
   private:
-    const Model* model = nullptr;
+    Model* model = nullptr;
 
     CostPart part_of_call(std::string_view name) const {
-        if (starts_with_any(name, {"sum_of_squares", "step_verdict", "update", "nesterov", "orthogonalize",
-                                   "normalize_rows", "average"}))
-            return CostPart::optimizer;
         if (starts_with_any(name, {"cross_entropy", "distill", "lm_head", "add_losses"})) return CostPart::head;
         if (starts_with_any(name, {"embedding", "value_embedding", "smear"})) return CostPart::embeddings;
         if (starts_with_any(name, {"activation", "row_gate", "router", "experts"})) return CostPart::ffn;
+        const bool rotates = name.starts_with("rope");    // its weights are those of q's and k's norms
+        // The head's product reads the embeddings if they are tied.
+        if (const Tensor* t = rotates ? nullptr : tensor_at(weight))
+            return t->name == "wte" ? CostPart::head : part_of_tensor(*t);
         if (starts_with_any(name, {"norm_", "stream_norm", "add_scaled", "residual_mix"})) return CostPart::norms;
-        if (name.starts_with("linear_")) {
-            const Tensor* t = tensor_at(weight);
-            // The head's product reads the embeddings if they are tied.
-            if (t) return t->name == "wte" ? CostPart::head : part_of_tensor(*t);
-        }
         return CostPart::other;
     }
     const Tensor* tensor_at(const Parameter* w) const {
-        ParamStore& store = const_cast<ParamStore&>(model->store);
+        if (!w || !model) return nullptr;
+        ParamStore& store = model->store;
         for (const Tensor& t : model->tensors)
             if ((store.packed.any() ? store.packed.at(t.offset) : table.at(store.params, t.offset)) == w) return &t;
         return nullptr;
@@ -284,10 +284,17 @@ class PartTable : public CostTable {
 };
 }    // namespace
 
-PartCosts part_costs(const Table& like, const Config& c, int B, int S) {
+bool is_update(std::string_view operation) {
+    return starts_with_any(operation, {"sum_of_squares", "step_verdict", "update", "nesterov", "orthogonalize",
+                                       "normalize_rows", "average"});
+}
+
+PartCosts part_costs(const Table& like, const Config& c, Plan plan) {
+    plan.rank = 0, plan.ranks = 1, plan.zero = 0;
+    plan.recompute = Recompute::none;
     PartTable count(like);
     Model model(count.table);
-    const Status s = model.allocate(c, {.mode = RunMode::train, .B = B, .S = S});
+    const Status s = model.allocate(c, plan);
     CHECK(s.ok(), "%s", s.message.c_str());
     count.set_model(model);
     run_counted_step(model);

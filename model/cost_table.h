@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <string_view>
 
 #include "model/model.h"
 #include "model/cost.h"
@@ -22,7 +23,7 @@ class Observer {
   protected:
     const Table real;
     virtual void call(const Cost& work, const std::function<void()>& run) = 0;    // run(): the real operation
-    const Parameter* weight = nullptr;    // the first parameters among the call's arguments
+    const Parameter* weight = nullptr;    // the call's first weights; null: it has none. Valid in call()
 
   private:
     const CostModel cost_model;
@@ -129,28 +130,31 @@ int64_t collective_scratch(const Table& like, const Config& c, const Plan& plan,
 
 // ---- the parts of a step ------------------------------------------------------------------------
 
-// scores: q k^T; mixing: probabilities times v. With linear attention, scores are the products that
-// read the state, mixing those that update it. norms: residual additions and scales, too.
+// The parts of a step's work. scores: the product q k^T; mixing: the product of probabilities with
+// v. Linear attention has a state instead, which q reads (scores), and k and v update (mixing).
+// norms also has additions to the residual stream and scales.
 enum class CostPart { embeddings, qkv, scores, mixing, projection, ffn, norms, head, other, optimizer, count };
-const char* cost_part_name(CostPart part);
+const char* cost_part_name(CostPart part, bool softmax = true);    // softmax: some layer has scores
 
 struct PartCost {
     int64_t parameters = 0;    // elements in files
     Cost forward, backward;
+    Cost update;    // the optimizer's, once a step
     Cost all() const {
         Cost sum = forward;
         sum += backward;
+        sum += update;
         return sum;
     }
 };
 typedef std::array<PartCost, size_t(CostPart::count)> PartCosts;
 
-// Parameters, and the cost of a step with B sequences of S tokens, without recomputation. A product
-// belongs to the part whose weights it reads, any other call to its operation's part, so that all
-// parts add up to training_cost. A head that is tied to the embeddings has no parameters.
-PartCosts part_costs(const Table& like, const Config& c, int B, int S);
+// Parameters, and the cost of one batch and one update on one rank, without recomputation. A call
+// belongs to one part: a product to the part of its weights (wte: the head), a norm to `norms`, and
+// so on, so all parts add up to the cost of the step. A tied head has no parameters of its own.
+PartCosts part_costs(const Table& like, const Config& c, Plan plan);
+bool is_update(std::string_view operation);    // by name: part of the optimizer's update
 
 // Elements of one layer's matrices of attention scores, which no operation stores: (B,NH,S,S).
 inline double score_elements(const Config& c, int B, int S) { return double(B) * c.NH * S * S; }
-// Layers with softmax attention.
 int softmax_layers(const Config& c);

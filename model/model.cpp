@@ -8,7 +8,7 @@
 char* HostBuffer::at_least(int64_t bytes) {
     if (bytes > pinned_bytes) {
         release();
-        pinned = static_cast<char*>(allocate(bytes));
+        pinned = static_cast<char*>(allocate_host(bytes));
         pinned_bytes = pinned ? bytes : 0;
     }
     if (pinned) return pinned;
@@ -16,7 +16,7 @@ char* HostBuffer::at_least(int64_t bytes) {
     return pageable.data();
 }
 void HostBuffer::release() {
-    if (pinned) free(pinned, pinned_bytes);
+    if (pinned) release_host(pinned, pinned_bytes);
     pinned = nullptr;
     pinned_bytes = 0;
 }

@@ -4,19 +4,19 @@
 #include "model/train_step.h"
 #include "model/weights.h"
 
-// Host memory that grows: pinned if the device can allocate it, else pageable. It may outlive the
-// table, which a model owns.
+// Host memory that grows: pinned if the device can allocate it, else pageable. It may outlive its
+// table, which belongs to a model: it copies the two functions that it needs.
 class HostBuffer {
   public:
-    explicit HostBuffer(const Table& op) : allocate(op.allocate_host), free(op.release_host) {}
+    explicit HostBuffer(const Table& op) : allocate_host(op.allocate_host), release_host(op.release_host) {}
     HostBuffer(const HostBuffer&) = delete;
     ~HostBuffer() { release(); }
     char* at_least(int64_t bytes);
 
   private:
     void release();
-    void* (*const allocate)(int64_t bytes);
-    void (*const free)(void* p, int64_t bytes);
+    void* (*const allocate_host)(int64_t bytes);
+    void (*const release_host)(void* p, int64_t bytes);
     char* pinned = nullptr;
     int64_t pinned_bytes = 0;
     std::vector<char> pageable;

@@ -63,7 +63,7 @@ TEST_CASE("embed: vectors are those of sentence-transformers, by every pooling")
 }
 
 TEST_CASE("embed: a text's vector is its own in any batch, and what pads it is not seen") {
-    for (const MaskKind mask : {MaskKind::causal, MaskKind::all}) {
+    for (const MaskKind mask : {MaskKind::causal, MaskKind::all, MaskKind::prefix}) {
         Config c = {.V = 61, .T = 24, .L = 2, .NH = 4, .C = 32, .F = 64};
         c.mask_kind = mask;
         std::vector<std::vector<int>> texts;
@@ -71,7 +71,8 @@ TEST_CASE("embed: a text's vector is its own in any batch, and what pads it is n
         for (const Pooling pooling : {Pooling::mean, Pooling::first, Pooling::last}) {
             auto embed = [&](int B, const std::vector<std::vector<int>>& some, const EmbedOptions& o) {
                 Model g(cpu_ops<float>());
-                REQUIRE(g.allocate(c, {.mode = RunMode::infer, .B = B, .S = c.T, .spans = mask == MaskKind::all}).ok());
+                REQUIRE(
+                    g.allocate(c, {.mode = RunMode::infer, .B = B, .S = c.T, .spans = mask != MaskKind::causal}).ok());
                 g.init(3);
                 return embed_texts(g, some, o);
             };
@@ -98,7 +99,7 @@ TEST_CASE("embed: a text's vector is its own in any batch, and what pads it is n
     }
 }
 
-TEST_CASE("embed: a .npy file, and what stops it before the model is read") {
+TEST_CASE("embed: a .npy file, cut texts, wrong options and files") {
     const Texts texts;
     const std::string npy = texts.dir + "/e.npy", jsonl = texts.dir + "/e.jsonl";
     const std::string said = must(texts.args("llama", {"--out", npy})).err;
@@ -123,9 +124,18 @@ TEST_CASE("embed: a .npy file, and what stops it before the model is read") {
     write_file(texts.dir + "/empty.txt", "\n \n");
     must({"embed", GOLDEN + "llama", "--text", texts.dir + "/empty.txt"}, 3, "expected a text on each line");
     must({"embed", GOLDEN + "none", "--text", texts.file}, 3);
-    // A longer text is cut to what the model takes, which is told.
-    const std::string cut = must(texts.args("llama", {"--seq-len", "4"})).err;
-    CHECK(contains(cut, "cut to the 4 tokens that the model takes"));
+    // A longer text is cut, which a note tells. "a" is as short as that, with the model's BOS.
+    const ProcessResult cut = must(texts.args("llama", {"--seq-len", "4"})), whole = must(texts.args("llama", {}));
+    CHECK(contains(cut.err, "texts were cut to 4 tokens (--seq-len)"));
+    const Rows four = vectors(cut.out), all = vectors(whole.out);
+    CHECK(four[1] == all[1]);
+    CHECK(four[0] != all[0]);
+    must(texts.args("llama", {"--seq-len", "1"}), 2, "expected more than the 1 tokens");
+    must(texts.args("llama", {"--seq-len", "100000"}), 2);
+    must(texts.args("llama", {"--search", ""}), 2, "expected a text to search for");
+    write_file(texts.dir + "/none.jsonl", "{\"text\": \"\"}\n");
+    must({"embed", GOLDEN + "gpt2", "--text", texts.dir + "/none.jsonl"}, 3, "none.jsonl:1: expected a text");
+    must({"embed", GOLDEN + "gpt2", "--text", texts.dir + "/gone.jsonl"}, 3);
 }
 
 TEST_CASE("embed: --search finds the closest texts first, a text itself with cosine 1") {
@@ -149,26 +159,47 @@ TEST_CASE("embed: --search finds the closest texts first, a text itself with cos
     const std::string lines = must(texts.args("llama", {"--search", "1 2 3", "--top", "1"})).out;
     CHECK(lines == " 1.0000         6  1 2 3\n");
     must(texts.args("llama", {"--top", "3"}), 2, "--top needs --search");
+    write_file(texts.dir + "/lines.jsonl", "{\"text\": \"1\\n2\\t3\"}\n");
+    const ProcessResult one = must({"embed", GOLDEN + "llama", "--text", texts.dir + "/lines.jsonl", "--search", "1"});
+    CHECK(contains(one.out, "  1  1 2 3\n"));
+    CHECK(contains(one.err, "found 1 of 1 text\n"));
 }
 
-TEST_CASE("embed: a directory's 1_Pooling/config.json names the pooling") {
+TEST_CASE("embed: a sentence-transformers directory names pooling and length, and what flatgpt lacks is refused") {
     const std::string dir = temporary_directory();
     Config c;
-    CHECK(pooling_of(dir, c).value == Pooling::last);
+    CHECK(sentence_config(dir, c).value.pooling == Pooling::last);
     c.mask_kind = MaskKind::all;
-    CHECK(pooling_of(dir, c).value == Pooling::mean);
+    CHECK(sentence_config(dir, c).value.pooling == Pooling::mean);
     fs::create_directory(dir + "/1_Pooling");
     for (const auto& [text, pooling] :
          {std::pair{R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false})", Pooling::first},
           {R"({"word_embedding_dimension": 8, "pooling_mode_lasttoken": true})", Pooling::last},
           {R"({"pooling_mode": "mean"})", Pooling::mean}}) {
         write_file(dir + "/1_Pooling/config.json", text);
-        CHECK(pooling_of(dir, c).value == pooling);
+        CHECK(sentence_config(dir, c).value.pooling == pooling);
     }
-    for (const char* text : {"{}", "[]", "{", R"({"pooling_mode_max_tokens": true})",
-                             R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})"}) {
+    write_file(dir + "/sentence_bert_config.json", R"({"max_seq_length": 7, "do_lower_case": false})");
+    CHECK(sentence_config(dir, c).value.longest == 7);
+    write_file(dir + "/modules.json", R"([{"type": "sentence_transformers.models.Transformer"},)"
+                                      R"( {"type": "sentence_transformers.models.Normalize"}])");
+    CHECK(sentence_config(dir, c).ok());
+    for (const auto& [file, text] :
+         {std::pair{"1_Pooling/config.json", "{}"},
+          {"1_Pooling/config.json", "[]"},
+          {"1_Pooling/config.json", "{"},
+          {"1_Pooling/config.json", R"({"pooling_mode_max_tokens": true})"},
+          {"1_Pooling/config.json", R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})"},
+          {"sentence_bert_config.json", R"({"max_seq_length": 0})"},
+          {"sentence_bert_config.json", "7"},
+          {"modules.json", "{}"},
+          {"modules.json", R"([{"type": "sentence_transformers.models.Dense"}])"},
+          {"modules.json", "[3]"}}) {
         CAPTURE(text);
-        write_file(dir + "/1_Pooling/config.json", text);
-        CHECK(pooling_of(dir, c).status.code == Exit::input);
+        const std::string path = dir + "/" + file, before = read_file(path);
+        write_file(path, text);
+        CHECK(sentence_config(dir, c).status.code == Exit::input);
+        write_file(path, before);
     }
+    CHECK(sentence_config(dir, c).ok());
 }

@@ -17,7 +17,8 @@ Config layer(int d, int h, int T) {
     return c;
 }
 const PartCost& part(const PartCosts& parts, CostPart p) { return parts[size_t(p)]; }
-PartCosts parts_of(const Config& c, int B, int S) { return part_costs(cpu_ops<float>(), c, B, S); }
+Plan plan_of(int B, int S) { return {.mode = RunMode::train, .B = B, .S = S}; }
+PartCosts parts_of(const Config& c, int B, int S) { return part_costs(cpu_ops<float>(), c, plan_of(B, S)); }
 double forward_flops(const PartCosts& parts, std::initializer_list<CostPart> some) {
     double sum = 0;
     for (CostPart p : some) sum += part(parts, p).forward.flops();
@@ -25,7 +26,7 @@ double forward_flops(const PartCosts& parts, std::initializer_list<CostPart> som
 }
 }    // namespace
 
-TEST_CASE("seeds: three tokens with d_k = 4 and d_v = 2, causal: values 22.44, 32.44 and 28.4") {
+TEST_CASE("seeds: three tokens with d_k = 4 and two values each, causal: 22.44, 32.44 and 28.4") {
     // Scores over sqrt(4): (.5), (0 .5), (.25 .25 0). Probabilities: (1), (.378 .622),
     // (.360 .360 .280). The last two columns of v are zeros, since v is as wide as k here.
     const Numbers q[] = {{1, 0, 0, 0}, {0, 1, 0, 0}, {0.5, 0.5, 0, 0}};
@@ -102,6 +103,21 @@ TEST_CASE("seeds: scores of 4 sequences, 32 heads and 8192 positions take 17,179
     CHECK(2 * score_elements(layer(4096, 32, 8192), 4, 8192) == 17179869184.0);
 }
 
+TEST_CASE("seeds: a causal mask of 2048 positions would take 16 MB, scores of 4096 positions 67 MB") {
+    const Config c = layer(64, 1, 4096);
+    CHECK(4 * score_elements(c, 1, 2048) == 16 * MIB);
+    CHECK(4 * score_elements(c, 1, 4096) == 67108864);
+    const std::string text =
+        must({"train", "--dry-run", "--table", "--model", "gpt2", "--batch", "1", "--seq-len", "1k"}).out;
+    CHECK(contains(text, "nor is a mask of 1000 x 1000: 3.81 MiB as fp32"));
+}
+
+TEST_CASE("seeds: a head's scores are more elements than its q, k and v beyond 3 d_k positions") {
+    const Config c = layer(128, 4, 256);
+    auto vectors = [&](int T) { return 3.0 * c.HS * c.NH * T; };
+    for (int T : {95, 96, 97}) CHECK((score_elements(c, 1, T) > vectors(T)) == (T > 3 * c.HS));
+}
+
 TEST_CASE("seeds: what is stored instead grows with the length alone") {
     // GPT-2, one sequence. A kept log-sum-exp takes 4 bytes for each head and position.
     const Config gpt2 = config_named("gpt2", 8192).value;
@@ -111,12 +127,13 @@ TEST_CASE("seeds: what is stored instead grows with the length alone") {
         double bytes = 0;
         for (const MemoryRow& r : rows)
             if (std::string(r.purpose) == "activations") bytes = double(r.bytes);
+        REQUIRE(bytes > 0);
         if (before > 0) CHECK(bytes / before == doctest::Approx(2).epsilon(0.01));
         before = bytes;
     }
 }
 
-TEST_CASE("seeds: Llama-70B's cache takes 1.34 GB for 4096 tokens and 42 GB for 128k") {
+TEST_CASE("seeds: Llama-70B's cache takes 1.34 GB for 4096 tokens and 42.9 GB for 128k") {
     Config c = config_named("llama-2-7b").value;
     c.L = 80, c.NH = 64, c.NKV = 8, c.HS = 128, c.C = 8192;
     c.T = 4096;
@@ -125,7 +142,7 @@ TEST_CASE("seeds: Llama-70B's cache takes 1.34 GB for 4096 tokens and 42 GB for 
     CHECK(double(cache_bytes(c, Element::bf16)) == 40 * GIB);    // 42.9 GB
 }
 
-TEST_CASE("seeds: a model of 1B parameters takes 4 GB, its cache 500 MB with as many key heads as heads") {
+TEST_CASE("seeds: Llama 3.2 1B takes 4.9 GB as fp32, its cache 500 MB with as many key heads as heads") {
     Config c = config_named("llama-3.2-1b").value;
     CHECK(double(4 * config_parameters(c)) == doctest::Approx(4.94e9).epsilon(0.01));
     c.T = 2048;
@@ -152,11 +169,17 @@ TEST_CASE("seeds: LLaMA-7B has 6.7B parameters") {
 }
 
 TEST_CASE("seeds: GPT-2's parts have 124,439,808 parameters and all of a step's work") {
-    for (const char* name : {"gpt2", "llama-3.2-1b", "mixtral-8x7b", "nanochat-d20", "bloom-560m", "gemma-2-2b"}) {
-        CAPTURE(name);
-        const Config c = config_named(name).value;
+    std::vector<Config> models;
+    for (const char* name : {"gpt2", "llama-3.2-1b", "mixtral-8x7b", "nanochat-d20", "bloom-560m", "gemma-2-2b"})
+        models.push_back(config_named(name).value);
+    models.push_back(models[0]);
+    models.back().linear = LinearAttention::gated;
+    models.push_back(models[0]);
+    models.back().position = Position::t5;
+    for (const Config& c : models) {
+        CAPTURE(config_text(c, config_listed(c)));
         for (const Table& op : {Table(cpu_ops<float>()), Table(cpu_ops<bf16>())}) {
-            const PartCosts parts = part_costs(op, c, 2, 64);
+            const PartCosts parts = part_costs(op, c, plan_of(2, 64));
             int64_t parameters = 0;
             Cost all;
             for (const PartCost& p : parts) parameters += p.parameters, all += p.all();
@@ -166,8 +189,9 @@ TEST_CASE("seeds: GPT-2's parts have 124,439,808 parameters and all of a step's 
             CHECK(all.bytes == doctest::Approx(step.bytes).epsilon(1e-12));
             CHECK(part(parts, CostPart::other).parameters == 0);
             for (CostPart p : {CostPart::embeddings, CostPart::other}) CHECK(part(parts, p).all().products == 0);
+            CHECK(part(parts, CostPart::optimizer).update.bytes > 0);
             // A product's backward pass has twice its FLOPs.
-            for (CostPart p : {CostPart::qkv, CostPart::projection, CostPart::ffn, CostPart::scores})
+            for (CostPart p : {CostPart::qkv, CostPart::projection, CostPart::ffn})
                 CHECK(part(parts, p).backward.flops() == doctest::Approx(2 * part(parts, p).forward.flops()));
         }
     }
@@ -175,20 +199,32 @@ TEST_CASE("seeds: GPT-2's parts have 124,439,808 parameters and all of a step's 
 }
 
 TEST_CASE("seeds: train --dry-run --table prints parts, scores that are not stored, a mask, crossovers") {
-    const std::string said =
-        must({"train", "--dry-run", "--table", "--model", "gpt2", "--batch", "32", "--seq-len", "512"}).out;
-    CHECK(contains(said, "of a batch of 32 x 512 tokens"));
-    for (const char* line :
-         {"  queries, keys, values         21261312", "  feed-forward                  56669184",
-          "  head and loss                             ", "  total                        124046592"})
-        CHECK(contains(said, line));
-    CHECK(contains(said,
-                   "32 x 12 x 512 x 512 in each of 12 layers are not stored: 384.00 MiB as fp32, 192.00 MiB as "
-                   "bf16 (402653184 and 201326592 bytes) a layer"));
-    CHECK(contains(said, "4.50 GiB as fp32 in all layers; nor is a mask of 512 x 512: 1.00 MiB"));
-    CHECK(contains(said, "T = 3 d_k = 192"));
-    CHECK(contains(said, "T = d = 768"));
+    const std::string text = must({"train", "--dry-run", "--table", "--model", "gpt2", "--batch", "32", "--seq-len",
+                                   "512", "--dtype", "fp32"})
+                                 .out;
+    CHECK(contains(text, "of a batch of 32 x 512 tokens and one update"));
+    // 2 x 16384 tokens x 12 layers x 3 x 768 x 768: 695.8 GFLOP forward, twice as many backward.
+    for (const char* line : {"  queries, keys, values      21261312  695.8 GFLOP    1.4 TFLOP ",
+                             "  scores q k^T                          77.5 GFLOP  154.9 GFLOP ",
+                             "  feed-forward               56669184    1.9 TFLOP    3.7 TFLOP ",
+                             "  total                     124046592    4.2 TFLOP    8.4 TFLOP "})
+        CHECK_MESSAGE(contains(text, line), text);
+    CHECK(contains(text, "32 x 12 x 512 x 512 in each of 12 layers are not stored:\n"));
+    CHECK(contains(text,
+                   "384.00 MiB a layer as fp32, 192.00 MiB as bf16 (402653184 and 201326592 bytes), 4.50 GiB as "
+                   "fp32 in all\n"));
+    CHECK(contains(text, "nor is a mask of 512 x 512: 1.00 MiB as fp32\n"));
+    CHECK(contains(text, "T = 3 d_k = 192"));
+    CHECK(contains(text, "T = d = 768"));
     must({"train", "--table", "--model", "gpt2"}, 2, "--table needs --dry-run");
+    // Muon's iterations are the update's, and linear attention has states instead of scores.
+    const std::string muon = must({"train", "--dry-run", "--table", "--model", "d2", "--seq-len", "64", "--optimizer",
+                                   "muon", "--linear-attention", "gated"})
+                                 .out;
+    const std::string row = muon.substr(muon.find("  optimizer  "));
+    CHECK(contains(row.substr(0, row.find('\n')), "FLOP"));
+    CHECK(contains(muon, "  q times states "));
+    CHECK(!contains(muon, "not stored"));
 }
 
 TEST_CASE("seeds: bench --lengths prints growth beside T^2") {
@@ -196,14 +232,21 @@ TEST_CASE("seeds: bench --lengths prints growth beside T^2") {
                                             "--heads", "2",         "--channels", "32",       "--vocab",
                                             "97",      "--lengths", "16,64"};
     const std::string table = must(small).out;
-    CHECK(contains(table, "16.00 x"));    // T^2 from 16 to 64
-    CHECK(contains(table, "4.00 x"));
+    // Two of the second line's growths are measured; T^2 grows 16 times from 16 to 64.
+    std::istringstream words(table.substr(table.rfind("     64 ")));
+    std::vector<std::string> cells;
+    for (std::string word; words >> word;) cells.push_back(word);
+    REQUIRE(cells.size() > 10);
+    for (size_t times : {3, 5, 8, 10}) CHECK(cells[times] == "x");
+    CHECK((std::stod(cells[2]) > 0 && cells[4] == "16.00" && std::stod(cells[7]) > 0 && cells[9] == "4.00"));
     CHECK(contains(table, "2 heads of T x T"));
     const std::string rows = must(with(small, {"--json"})).out;
     // 12 FLOPs for each of 32 channels and visible pair: 136 and 2080 pairs.
     CHECK(contains(rows, "\"attention_FLOPs\":52224"));
     CHECK(contains(rows, "\"attention_FLOPs\":798720"));
     CHECK(contains(rows, "\"score_bytes_not_stored\":32768"));
+    CHECK(contains(rows, "\"batch\":1"));
     must({"bench", "--lengths", "0"}, 2, "--lengths");
+    must({"bench", "--lengths", ""}, 2, "expected numbers of tokens");
     must({"bench", "--lengths", "16", "--filter", "linear"}, 2, "--lengths");
 }

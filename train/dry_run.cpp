@@ -206,17 +206,17 @@ static void print_run(const Trainer& t) {
 // were stored.
 static void print_parts(const Trainer& t) {
     const Config& c = t.config;
-    const int B = t.o.batch, S = t.o.seq_len;
-    const PartCosts parts = part_costs(t.device.model->op, c, B, S);
-    printf("by part       of a batch of %d x %d tokens, without recomputation; FLOP/B: FLOPs per byte that is moved\n",
+    const int B = t.o.batch, S = t.o.seq_len, layers = softmax_layers(c);
+    const PartCosts parts = part_costs(t.device.model->op, c, t.plan);
+    printf("by part       of a batch of %d x %d tokens and one update, without recomputation; FLOP/B: FLOPs per byte\n",
            B, S);
-    const std::vector<int> COLUMNS = {-26, 13, 13, 13, 10, 8};
-    print_table_line(COLUMNS, {"", "parameters", "forward", "backward", "bytes", "FLOP/B"});
-    auto line = [&](const char* name, const PartCost& part) {
+    const std::vector<int> COLUMNS = {-24, 12, 12, 12, 12, 9, 7};
+    print_table_line(COLUMNS, {"", "parameters", "forward", "backward", "update", "bytes", "FLOP/B"});
+    auto line = [&](const std::string& name, const PartCost& part) {
         const Cost all = part.all();
-        auto flops = [](double n) { return n > 0 ? Cell(decimal(n, "FLOP")) : Cell(); };
-        print_table_line(COLUMNS, {std::string("  ") + name, part.parameters ? Cell(part.parameters) : Cell(),
-                                   flops(part.forward.flops()), flops(part.backward.flops()), decimal_bytes(all.bytes),
+        auto flops = [](const Cost& work) { return work.flops() > 0 ? Cell(decimal(work.flops(), "FLOP")) : Cell(); };
+        print_table_line(COLUMNS, {"  " + name, part.parameters ? Cell(part.parameters) : Cell(), flops(part.forward),
+                                   flops(part.backward), flops(part.update), decimal_bytes(all.bytes),
                                    all.flops() > 0 ? Cell(all.flops() / all.bytes, "%.3g") : Cell()});
     };
     PartCost total;
@@ -225,25 +225,20 @@ static void print_parts(const Trainer& t) {
         total.parameters += part.parameters;
         total.forward += part.forward;
         total.backward += part.backward;
-        if (part.parameters || part.all().bytes > 0) line(cost_part_name(CostPart(i)), part);
+        total.update += part.update;
+        if (part.parameters || part.all().bytes > 0) line(cost_part_name(CostPart(i), layers > 0), part);
     }
     line("total", total);
-    const int layers = softmax_layers(c);
     if (!layers) return;
-    const double scores = score_elements(c, B, S), mask = 4.0 * S * S;
-    printf(
-        "scores        %d x %d x %d x %d in each of %d layers are not stored: %s as fp32, %s as bf16 (%.0f and %.0f "
-        "bytes) a layer\n",
-        B, c.NH, S, S, layers, human_bytes(4 * scores).c_str(), human_bytes(2 * scores).c_str(), 4 * scores,
-        2 * scores);
-    printf("              %s as fp32 in all layers; nor is a mask of %d x %d: %s\n",
-           human_bytes(4 * scores * layers).c_str(), S, S, human_bytes(mask).c_str());
-    printf("crossovers    T = 3 d_k = %d: from there on a head's scores are more elements than its q, k and v\n",
-           3 * c.HS);
-    printf(
-        "              T = d = %d: from there on all q k^T, without a mask, takes more FLOPs than a product of "
-        "d x d%s\n",
-        c.attention_width(), c.attention_width() == c.C ? "" : "; d: all heads' size");
+    const double scores = score_elements(c, B, S);
+    printf("scores        %d x %d x %d x %d in each of %d layers are not stored:\n", B, c.NH, S, S, layers);
+    printf("              %s a layer as fp32, %s as bf16 (%.0f and %.0f bytes), %s as fp32 in all\n",
+           human_bytes(4 * scores).c_str(), human_bytes(2 * scores).c_str(), 4 * scores, 2 * scores,
+           human_bytes(4 * scores * layers).c_str());
+    printf("              nor is a mask of %d x %d: %s as fp32\n", S, S, human_bytes(4.0 * S * S).c_str());
+    printf("crossovers    T = 3 d_k = %d: beyond it a head's scores are more elements than its q, k and v\n", 3 * c.HS);
+    printf("              T = d = %d: beyond it q k^T of all positions has more FLOPs than a product of d x d%s\n",
+           c.attention_width(), c.attention_width() == c.C ? "" : " (d: all heads' size)");
 }
 
 Status Trainer::dry_run() {

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/countdown.h"
+#include "base/console.h"
 #include "base/file.h"
-#include "base/table.h"
+#include "base/shorten.h"
 #include "embeddings.h"
 #include "files/json_write.h"
 #include "files/npy.h"
@@ -18,61 +18,69 @@ struct Options {
     ModelOptions model;
     std::string text = "-", field, format = "auto", pooling = "auto", out, search;
     int dims = 0, top = 10, seq_len = 0, longest_line = 32;
+    std::vector<std::string> given;    // names of the options that were set
     bool normalize = true, json = false, overwrite = false;
     DeviceOptions device;
 };
 
 struct Embedder {
     LoadedModel m;
+    std::string file;
     EmbedOptions options;
-    int64_t cut = 0;    // texts that were longer than the model takes
+    int64_t done = 0, cut = 0;    // texts; those that were longer than plan.S tokens
+    Progress progress;
 
     int dims() const { return options.dims ? options.dims : m.model->c.C; }
-    // With the tokens that the tokenizer puts around a text (BOS, [CLS], EOS). Exit 3: no tokens.
-    Result<std::vector<std::vector<int>>> encode(const std::vector<Line>& lines) {
-        const Vocabulary& v = m.tokenizer.vocabulary();
-        const size_t longest = size_t(m.model->plan.S), around = v.before.size() + v.after.size();
-        std::vector<std::vector<int>> texts;
-        for (const Line& line : lines) {
-            std::vector<int> ids = m.tokenizer.encode(line.text, false);
-            if (ids.size() + around > longest) {
-                cut++;
-                ids.resize(longest > around ? longest - around : 0);
-            }
-            ids.insert(ids.begin(), v.before.begin(), v.before.end());
-            ids.insert(ids.end(), v.after.begin(), v.after.end());
-            if (ids.empty() || ids.size() > longest)
-                return fail(Exit::input, "line %lld: expected a text of 1 to %zu tokens, found %zu",
-                            (long long)line.number, longest, ids.size());
-            texts.push_back(std::move(ids));
-        }
-        return texts;
+    size_t tokens_around() const {
+        return m.tokenizer.vocabulary().before.size() + m.tokenizer.vocabulary().after.size();
     }
-    Result<std::vector<float>> embed(const std::vector<Line>& lines) {
-        const std::vector<std::vector<int>> texts = TRY(encode(lines));
-        Countdown countdown{"embed", "texts"};
-        return embed_texts(*m.model, texts, options, std::ref(countdown));
+    // Tokenizes a text and puts the tokenizer's tokens around it (BOS, [CLS], EOS). Exit 3: none.
+    Result<std::vector<int>> encode(const std::string& text, const std::string& where) {
+        const Vocabulary& v = m.tokenizer.vocabulary();
+        std::vector<int> ids = m.tokenizer.encode(text, false);
+        const size_t longest = size_t(m.model->plan.S) - tokens_around();
+        if (ids.size() > longest) cut++;
+        ids.resize(std::min(ids.size(), longest));
+        ids.insert(ids.begin(), v.before.begin(), v.before.end());
+        ids.insert(ids.end(), v.after.begin(), v.after.end());
+        if (ids.empty())
+            return fail(Exit::input, "%s: expected a text of at least one token, found an empty one; remove it",
+                        where.c_str());
+        return ids;
+    }
+    // Returns the next lines of the file, with their vectors; no lines: the end. Both take some 64
+    // MiB, or one longer line.
+    Result<std::vector<Line>> next(TextLines& lines, std::vector<float>* vectors) {
+        const int64_t most = (int64_t(64) << 20) / (4 * dims()) * int64_t(sizeof(Line));    // a line's least bytes
+        std::vector<Line> group = TRY(lines.next(std::clamp<int64_t>(most, 1, 4 << 20)));
+        std::vector<std::vector<int>> texts;
+        for (const Line& line : group)
+            texts.push_back(TRY(encode(line.text, file + ":" + std::to_string(line.number))));
+        *vectors = embed_texts(*m.model, texts, options);
+        done += int64_t(group.size());
+        if (!group.empty()) progress.line("embed: " + counted(done, "text"));
+        return group;
     }
 };
 
+// Digits are as few as a float needs; nlohmann writes them for a double, twice as many.
 std::string json_line(const Line& line, const float* vector, int dims) {
     std::string text = formatted("{\"line\":%lld,\"embedding\":[", (long long)line.number);
     for (int i = 0; i < dims; i++) text += formatted(i ? ",%.9g" : "%.9g", double(vector[i]));
     return text + "]}\n";
 }
 
-// The vectors of all lines to a file or standard output, in groups that fit memory.
+// Writes the vectors of all lines to a file or to standard output.
 Status write_vectors(const Options& o, Embedder& embedder, TextLines& file) {
     const bool npy = o.out.ends_with(".npy");
     const int dims = embedder.dims();
     NewFile out;
     if (!o.out.empty()) out = TRY(NewFile::create(o.out));
-    int64_t rows = 0, at = npy ? int64_t(npy_header(0, dims).size()) : 0;
+    int64_t at = npy ? NPY_HEADER_BYTES : 0;
     for (;;) {
-        const std::vector<Line> lines = TRY(file.next(TEXT_GROUP));
+        std::vector<float> vectors;
+        const std::vector<Line> lines = TRY(embedder.next(file, &vectors));
         if (lines.empty()) break;
-        const std::vector<float> vectors = TRY(embedder.embed(lines));
-        rows += int64_t(lines.size());
         if (npy) {
             const int64_t bytes = int64_t(vectors.size() * sizeof(float));
             TRY(out.write(at, vectors.data(), bytes));
@@ -87,16 +95,17 @@ Status write_vectors(const Options& o, Embedder& embedder, TextLines& file) {
         }
     }
     if (o.out.empty()) return {};
-    const std::string header = npy_header(rows, dims);
+    const std::string header = npy_header(embedder.done, dims);
     if (npy) TRY(out.write(0, header.data(), int64_t(header.size())));
     TRY(out.commit(o.overwrite ? Overwrite::yes : Overwrite::no));
-    fprintf(stderr, "%s of %d numbers in %s\n", counted(rows, "vector").c_str(), dims, o.out.c_str());
+    embedder.progress.clear();
+    fprintf(stderr, "%s of %d numbers in %s\n", counted(embedder.done, "vector").c_str(), dims, o.out.c_str());
     return {};
 }
 
 struct Hit {
     Line line;
-    double cosine;
+    double cosine;    // with the query's vector
 };
 double cosine(const float* a, const float* b, int n) {
     double dot = 0, aa = 0, bb = 0;
@@ -108,62 +117,84 @@ double cosine(const float* a, const float* b, int n) {
     return aa > 0 && bb > 0 ? dot / std::sqrt(aa * bb) : 0;
 }
 
-// The lines whose vectors have the largest cosine with the query's; of equal ones, the first.
+// A text on one line of at most `most` bytes.
+std::string one_line(std::string text, size_t most) {
+    for (char& c : text)
+        if (isspace(static_cast<unsigned char>(c))) c = ' ';
+    return escape_control(shorten(text, most));
+}
+
+// Prints the lines whose vectors have the largest cosine with the query's; among equal cosines, the
+// first lines.
 Status search(const Options& o, Embedder& embedder, TextLines& file) {
-    const std::vector<float> query = TRY(embedder.embed({{o.search, 0}}));
+    const std::vector<int> query = TRY(embedder.encode(o.search, "--search"));
+    const std::vector<float> wanted = embed_texts(*embedder.m.model, {query}, embedder.options);
     const int dims = embedder.dims();
     std::vector<Hit> best;
-    int64_t all = 0;
     for (;;) {
-        std::vector<Line> lines = TRY(file.next(TEXT_GROUP));
+        std::vector<float> vectors;
+        std::vector<Line> lines = TRY(embedder.next(file, &vectors));
         if (lines.empty()) break;
-        const std::vector<float> vectors = TRY(embedder.embed(lines));
-        all += int64_t(lines.size());
         for (size_t i = 0; i < lines.size(); i++)
-            best.push_back({std::move(lines[i]), cosine(query.data(), &vectors[i * size_t(dims)], dims)});
+            best.push_back({std::move(lines[i]), cosine(wanted.data(), &vectors[i * size_t(dims)], dims)});
         std::stable_sort(best.begin(), best.end(), [](const Hit& a, const Hit& b) { return a.cosine > b.cosine; });
         best.resize(std::min(best.size(), size_t(o.top)));
     }
+    embedder.progress.clear();
     for (const Hit& hit : best) {
         if (o.json) Json::object("cosine", hit.cosine, "line", hit.line.number, "text", hit.line.text).print();
         else
-            printf("%7.4f  %8lld  %s\n", hit.cosine, (long long)hit.line.number,
-                   escape_control(hit.line.text.substr(0, 4000)).c_str());
+            printf("%7.4f  %8lld  %s\n", hit.cosine, (long long)hit.line.number, one_line(hit.line.text, 4000).c_str());
     }
-    fprintf(stderr, "%zu of %s\n", best.size(), counted(all, "text").c_str());
+    fprintf(stderr, "found %zu of %s\n", best.size(), counted(embedder.done, "text").c_str());
+    return {};
+}
+
+Status check_options(const Options& o) {
+    if (was_given(o.given, "--search") && o.search.empty())
+        return fail(Exit::usage, "--search: expected a text to search for, found none");
+    if (o.out.empty()) return {};
+    if (!o.out.ends_with(".npy") && !o.out.ends_with(".jsonl"))
+        return fail(Exit::usage, "--out %s: expected a name that ends in .npy or .jsonl", o.out.c_str());
+    TRY(check_writable(o.out, "--out"));
+    std::error_code none;
+    if (!o.overwrite && std::filesystem::exists(o.out, none))
+        return fail(Exit::usage, "--out %s: it exists; give another name, or --overwrite", o.out.c_str());
     return {};
 }
 
 Status run(const Options& o) {
-    if (!o.out.empty()) {
-        if (!o.out.ends_with(".npy") && !o.out.ends_with(".jsonl"))
-            return fail(Exit::usage, "--out %s: expected a name that ends in .npy or .jsonl", o.out.c_str());
-        TRY(check_writable(o.out, "--out"));
-        std::error_code none;
-        if (!o.overwrite && std::filesystem::exists(o.out, none))
-            return fail(Exit::usage, "--out %s: it exists; give another name, or --overwrite", o.out.c_str());
-    }
-    Embedder e;
-    TRY(load_model(e.m, o.model, o.device, false, [&](const Config& c, bool gpu) {
-        const int S = sequence_length(o.model, c, o.seq_len);
-        return Capacity{std::max(1, saturating_rows(gpu) / S), S, c.mask_kind != MaskKind::causal};
-    }));
-    const Config& c = e.m.model->c;
-    TRY(check_length(o.model, c, o.seq_len));
-    TRY(check_tokenizer(e.m));
-    if (o.dims > c.C)
-        return fail(Exit::usage, "--dims %d: expected at most the %d numbers of this model's vectors", o.dims, c.C);
-    e.options = {.dims = o.dims, .normalize = o.normalize};
-    if (o.pooling == "auto") e.options.pooling = TRY(pooling_of(e.m.path, c));
-    else e.options.pooling = Pooling(std::find(POOLINGS.begin(), POOLINGS.end(), o.pooling) - POOLINGS.begin());
+    TRY(check_options(o));
     if (o.text == "-") note_typed_input();
     TextLines file = TRY(TextLines::open(
         {.files = {o.text}, .field = o.field, .format = text_format(o.format), .longest = o.longest_line}));
+    Embedder e;
+    e.file = o.text;
+    const int longest = o.seq_len ? o.seq_len : TRY(sentence_config(o.model.model, {})).longest;
+    TRY(load_model(e.m, o.model, o.device, false, [&](const Config& c, bool gpu) {
+        const int S = sequence_length(o.model, c, longest);
+        return Capacity{std::max(1, saturating_rows(gpu) / S), S, c.mask_kind != MaskKind::causal};
+    }));
+    const Config& c = e.m.model->c;
+    TRY(check_length(o.model, c, o.seq_len, false));
+    TRY(check_tokenizer(e.m));
+    if (size_t(e.m.model->plan.S) <= e.tokens_around())
+        return fail(Exit::usage,
+                    "--seq-len %d: expected more than the %zu tokens that the tokenizer puts around a text", o.seq_len,
+                    e.tokens_around());
+    if (o.dims > c.C)
+        return fail(Exit::usage, "--dims %d: expected at most the %d numbers of this model's vectors", o.dims, c.C);
+    e.options = {.pooling = TRY(sentence_config(o.model.model, c)).pooling, .dims = o.dims, .normalize = o.normalize};
+    if (o.pooling != "auto")
+        e.options.pooling = Pooling(std::find(POOLINGS.begin(), POOLINGS.end(), o.pooling) - POOLINGS.begin());
     TRY(o.search.empty() ? write_vectors(o, e, file) : search(o, e, file));
     if (e.cut)
-        Progress().note(formatted("note: %s cut to the %d tokens that the model takes (--seq-len)",
+        e.progress.note(formatted("note: %s cut to %s (%s)",
                                   (counted(e.cut, "text") + (e.cut == 1 ? " was" : " were")).c_str(),
-                                  e.m.model->plan.S));
+                                  counted(e.m.model->plan.S, "token").c_str(),
+                                  o.seq_len ? "--seq-len"
+                                  : longest ? "the model's max_seq_length"
+                                            : "--seq-len allows more"));
     return {};
 }
 }    // namespace
@@ -179,7 +210,8 @@ Command embed_command() {
          {{"MODEL", &o->model.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->model.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           adapter_flag(o->model),
-          {"--text", &o->text, "a file with a text on each line, JSON lines, CSV or Parquet; -: standard input"},
+          {"--text", &o->text,
+           "a file with a text on each line, JSON lines, CSV or Parquet; blank lines are left out; -: standard input"},
           {.name = "--pooling",
            .to = &o->pooling,
            .help = "the vector of a text is the mean of its positions' last states, the first one or the last one; "
@@ -195,8 +227,11 @@ Command embed_command() {
           {"--search", &o->search, "instead of vectors: the texts with the largest cosine to this one"},
           {.name = "--top", .to = &o->top, .help = "texts to print", .min = 1, .max = 1e6, .needs = {"--search"}},
           {.name = "--json", .to = &o->json, .help = "one JSON object per text found", .needs = {"--search"}},
-          {"--seq-len", &o->seq_len, "tokens of a text at most, longer ones are cut; 0: the context, at most 2048", 0,
-           1 << 20}}},
+          {"--seq-len", &o->seq_len,
+           "tokens of a text at most, longer ones are cut; 0: the model's max_seq_length, else its context, at most "
+           "2048",
+           0, 1 << 20},
+          {"--tokenizer", &o->model.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         {"Text files",
          {},
          {{"--field", &o->field, "the key of JSON, or the column of CSV and Parquet, that holds the text (none: text)"},
@@ -207,6 +242,7 @@ Command embed_command() {
           {"--longest-line", &o->longest_line, "MiB: a longer line is refused", 1, 1024}}},
         {"Device", inference_flags(o->device, o->model, "bf16 on a GPU, as the file has them on a CPU")},
     });
+    c.given = &o->given;
     c.run = [o] { return run(*o); };
     return c;
 }

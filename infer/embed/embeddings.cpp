@@ -11,11 +11,14 @@
 #include "base/file.h"
 #include "files/json.h"
 
-Result<Pooling> pooling_of(const std::string& directory, const Config& c) {
-    const std::string path = directory + "/1_Pooling/config.json";
+namespace {
+// A JSON file of the directory; null: it does not exist.
+Result<nlohmann::json> read_json(const std::string& path) {
     std::error_code none;
-    if (!std::filesystem::exists(path, none)) return c.mask_kind == MaskKind::causal ? Pooling::last : Pooling::mean;
-    const nlohmann::json j = TRY(json_parse(TRY(read_file(path, 1 << 20)), path, 8));
+    if (!std::filesystem::exists(path, none)) return nlohmann::json();
+    return json_parse(TRY(read_file(path, 1 << 20)), path, 8);
+}
+Result<Pooling> read_pooling(const std::string& path, const nlohmann::json& j) {
     if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", path.c_str());
     std::vector<std::string> on;
     for (const auto& [key, value] : j.items())
@@ -25,9 +28,36 @@ Result<Pooling> pooling_of(const std::string& directory, const Config& c) {
     if (mode == "mean_tokens" || mode == "mean") return Pooling::mean;
     if (mode == "cls_token" || mode == "cls") return Pooling::first;
     if (mode == "lasttoken") return Pooling::last;
-    return fail(Exit::input,
-                "%s: expected one pooling of mean_tokens, cls_token and lasttoken, found %s; give --pooling",
-                path.c_str(), on.empty() ? "none" : join(on, " and ").c_str());
+    return fail(Exit::input, "%s: expected one pooling of mean_tokens, cls_token and lasttoken, found %s", path.c_str(),
+                on.empty() ? "none" : join(on, " and ").c_str());
+}
+Status check_modules(const std::string& path, const nlohmann::json& j) {
+    if (!j.is_array()) return fail(Exit::input, "%s: expected a JSON array of modules", path.c_str());
+    for (const nlohmann::json& module : j) {
+        const std::string type = module.is_object() && module.contains("type") && module["type"].is_string()
+                                     ? module["type"].get<std::string>()
+                                     : "";
+        const std::string name = type.substr(type.rfind('.') + 1);
+        if (name != "Transformer" && name != "Pooling" && name != "Normalize")
+            return fail(Exit::input, "%s: expected the modules Transformer, Pooling and Normalize, found '%s'",
+                        path.c_str(), type.c_str());
+    }
+    return {};
+}
+}    // namespace
+
+Result<SentenceConfig> sentence_config(const std::string& directory, const Config& c) {
+    SentenceConfig config = {.pooling = c.mask_kind == MaskKind::causal ? Pooling::last : Pooling::mean};
+    const std::string modules = directory + "/modules.json", pooling = directory + "/1_Pooling/config.json",
+                      settings = directory + "/sentence_bert_config.json";
+    if (const nlohmann::json j = TRY(read_json(modules)); !j.is_null()) TRY(check_modules(modules, j));
+    if (const nlohmann::json j = TRY(read_json(pooling)); !j.is_null()) config.pooling = TRY(read_pooling(pooling, j));
+    if (const nlohmann::json j = TRY(read_json(settings)); !j.is_null()) {
+        if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", settings.c_str());
+        const JsonFields f{j, settings};
+        if (f.has("max_seq_length")) TRY(f.get("max_seq_length", &config.longest, 1, 1 << 30));
+    }
+    return config;
 }
 
 namespace {
@@ -49,8 +79,7 @@ void pool(const float* states, int length, int C, const EmbedOptions& o, int dim
 }
 }    // namespace
 
-std::vector<float> embed_texts(Model& model, const std::vector<std::vector<int>>& texts, const EmbedOptions& o,
-                               const std::function<void(int64_t done, int64_t texts)>& progress) {
+std::vector<float> embed_texts(Model& model, const std::vector<std::vector<int>>& texts, const EmbedOptions& o) {
     const int C = model.c.C, dims = o.dims ? o.dims : C;
     std::vector<size_t> order(texts.size());
     std::iota(order.begin(), order.end(), 0);
@@ -66,12 +95,12 @@ std::vector<float> embed_texts(Model& model, const std::vector<std::vector<int>>
         for (int b = 0; b < B; b++) {
             const std::vector<int>& ids = texts[order[first + size_t(b)]];
             std::copy(ids.begin(), ids.end(), &tokens[size_t(b) * size_t(S)]);
-            // What pads a text is a text of its own.
-            std::vector<Text> parts = {{}};
+            // Padding is a text of its own, to which no other position attends.
+            std::vector<Text> parts = {{0, int(ids.size())}};
             if (int(ids.size()) < S) parts.push_back({int(ids.size())});
             spans.add(parts, S, model.c.mask_kind);
         }
-        // Under a causal mask, no position sees what follows it.
+        // Under a causal mask, no position attends to the padding behind it.
         model.batch.upload(tokens.data(), nullptr, B, S, model.c.mask_kind == MaskKind::causal ? nullptr : &spans);
         model.forward();
         const int64_t n = int64_t(B) * S * C;
@@ -82,7 +111,6 @@ std::vector<float> embed_texts(Model& model, const std::vector<std::vector<int>>
         for (int b = 0; b < B; b++, first++)
             pool(&states[size_t(b) * size_t(S) * size_t(C)], int(texts[order[first]].size()), C, o, dims,
                  &all[order[first] * size_t(dims)]);
-        if (progress) progress(int64_t(first), int64_t(order.size()));
     }
     return all;
 }

@@ -109,6 +109,8 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
 
 Result<std::vector<int>> lengths_of(const BenchOptions& o) {
     std::vector<int> lengths;
+    if (was_given(o.given, "--lengths") && o.lengths.empty())
+        return fail(Exit::usage, "--lengths: expected numbers of tokens, as 256,512,1k, found none");
     std::istringstream texts(o.lengths);
     for (std::string text; std::getline(texts, text, ',');) {
         int T = 0;
@@ -119,6 +121,7 @@ Result<std::vector<int>> lengths_of(const BenchOptions& o) {
 }
 
 Status run(const BenchOptions& o) {
+    const std::vector<int> lengths = TRY(lengths_of(o));
     Config c = config_with(TRY(config_named(o.model)), o.shape);
     c.T = std::max(c.T, o.seq_len);
     TRY(check_overrides(o.shape, c));
@@ -127,7 +130,7 @@ Status run(const BenchOptions& o) {
     const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
     if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
     else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
-    if (!o.lengths.empty()) return bench_lengths(bench, c, std::max(1, o.batch), TRY(lengths_of(o)));
+    if (!lengths.empty()) return bench_lengths(bench, c, std::max(1, o.batch), lengths);
     TRY(bench_ceilings(bench, c, B, S));
     const auto reopen = [&](bool train) -> Status {    // empty model: frees the previous one's memory
         bench.device.model.reset();
@@ -175,7 +178,7 @@ Command bench_command() {
           {.name = "--lengths",
            .to = &o->lengths,
            .help = "only training steps of these numbers of tokens, as 256,512,1k: how attention and the rest grow, "
-                   "beside T^2 and T",
+                   "beside T^2 and T; --batch 0 is then 1",
            .excludes = {"--filter", "--steps-only", "--profile", "--seq-len"}},
           {"--json", &o->json, "one JSON object per row on standard output"}}},
         {"Sizes",
@@ -186,6 +189,7 @@ Command bench_command() {
          config_flags(o->shape)},
         {"Device", device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
     });
+    c.given = &o->given;
     c.run = [o] { return run(*o); };
     return c;
 }

@@ -16,6 +16,7 @@ struct BenchOptions {
     ConfigOverrides shape = no_overrides();    // model flags
     int batch = 0, seq_len = 0;
     bool json = false, steps_only = false, profile = false;
+    std::vector<std::string> given = {};    // names of the options that were set
     DeviceOptions device;
 };
 
