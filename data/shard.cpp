@@ -321,6 +321,18 @@ Status ShardWriter::save() {
 }
 void ShardWriter::keep() { s->file.keep(); }
 
+// Stores the lower bytes of each token. Returns the least and the largest token, or 0. A constant
+// width lets the loop use vectors.
+template <size_t WIDTH> static std::pair<int, int> store_tokens(char* to, const int* tokens, int64_t n) {
+    int least = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        least = std::min(least, tokens[i]);
+        most = std::max(most, tokens[i]);
+        memcpy(to + int64_t(WIDTH) * i, &tokens[i], WIDTH);
+    }
+    return {least, most};
+}
+
 Status ShardWriter::append(const int* tokens, int64_t count) {
     CHECK(s && s->open);
     if (count > MAX_TOKENS - s->tokens)
@@ -330,13 +342,8 @@ Status ShardWriter::append(const int* tokens, int64_t count) {
         n = std::min<int64_t>(count - at, 1 << 16);
         const size_t had = s->buffer.size();
         s->buffer.resize(had + size_t(n) * width);
-        char* to = &s->buffer[had];
-        int least = 0, most = 0;
-        for (const int* token = tokens + at; token < tokens + at + n; token++, to += width) {
-            least = std::min(least, *token);
-            most = std::max(most, *token);
-            memcpy(to, token, width);    // the lower bytes
-        }
+        const auto [least, most] = width == 2 ? store_tokens<2>(&s->buffer[had], tokens + at, n)
+                                              : store_tokens<4>(&s->buffer[had], tokens + at, n);
         CHECK(least >= 0 && most < s->vocab, "tokens %d to %d", least, most);
         if (s->buffer.size() >= (1 << 20)) TRY(s->flush());
     }

@@ -156,8 +156,11 @@ TEST_CASE("embed: --search finds the closest texts first, a text itself with cos
         for (size_t j = 0; j < 32; j++) dot += golden[4][j] * golden[hits[i]["line"].get<size_t>() - 1][j];
         CHECK(hits[i]["cosine"].get<double>() == doctest::Approx(dot).epsilon(1e-5));
     }
-    const std::string lines = must(texts.args("llama", {"--search", "1 2 3", "--top", "1"})).out;
-    CHECK(lines == " 1.0000         6  1 2 3\n");
+    for (const char* normalize : {"true", "false"}) {
+        const std::string lines =
+            must(texts.args("llama", {"--search", "1 2 3", "--top", "1", std::string("--normalize=") + normalize})).out;
+        CHECK(lines == " 1.0000         6  1 2 3\n");
+    }
     must(texts.args("llama", {"--top", "3"}), 2, "--top needs --search");
     write_file(texts.dir + "/lines.jsonl", "{\"text\": \"1\\n2\\t3\"}\n");
     const ProcessResult one = must({"embed", GOLDEN + "llama", "--text", texts.dir + "/lines.jsonl", "--search", "1"});
