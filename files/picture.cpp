@@ -118,6 +118,11 @@ struct Svg {
         }
         elements += "\"/>\n";
     }
+    void dot(double x, double y, double radius, Color color) {
+        elements += formatted("<circle cx=\"%.2f\" cy=\"%.2f\" r=\"%g\" fill=\"%s\" stroke=\"#fff\"/>\n", x, y, radius,
+                              rgb(color).c_str());
+        reach(x + radius, y + radius);
+    }
     // Draws cells of `cell` units as one embedded PNG image, because separate squares would show
     // seams and make large files. The image has two pixels per unit, as a .png file has at most,
     // because librsvg would blur a coarser image.
@@ -283,7 +288,8 @@ Status write_curves(const std::string& path, const CurvePicture& p) {
     constexpr double W = 640, H = 360, LEFT = 70, TOP = 40;
     Axis ax{p.log_x}, ay;
     for (auto& c : p.curves)
-        for (auto& at : c.line) ax.cover(at.x), ay.cover(at.y);
+        for (auto* points : {&c.line, &c.marks})
+            for (auto& at : *points) ax.cover(at.x), ay.cover(at.y);
     ax.widen_if_single();
     ay.widen_if_single();
     const double pad = 0.05 * (ay.high - ay.low);
@@ -307,8 +313,10 @@ Status write_curves(const std::string& path, const CurvePicture& p) {
     for (size_t i = 0; i < p.curves.size(); i++) {
         std::vector<Point> points;
         for (auto& at : p.curves[i].line) points.push_back({x_of(at.x), y_of(at.y)});
-        const Color color = colormap(double(i) / double(std::max<size_t>(2, p.curves.size())) + 0.25);
+        // The map's last fifth is yellow, which is hard to see on white.
+        const Color color = colormap(0.05 + 0.75 * double(i) / double(std::max<size_t>(1, p.curves.size() - 1)));
         svg.line(points, 1.8, color);
+        for (auto& at : p.curves[i].marks) svg.dot(x_of(at.x), y_of(at.y), 4, color);
         svg.text(p.curves[i].legend, LEFT, TOP + H + 66 + 16 * double(i), NAME, 0, false, color);
     }
     return write_picture(path, svg);

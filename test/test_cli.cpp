@@ -463,7 +463,11 @@ TEST_CASE("plot: draws within its width, prints CSV, forgives a cut last line on
     CHECK(run_flatgpt({"plot", dir, dir + "/metrics.jsonl", "--log-x"}).exit_code == 0);
     const std::string picture = temporary_directory() + "/loss.svg";
     r = run_flatgpt({"plot", dir, "--svg", picture});
-    CHECK((r.exit_code == 0 && contains(read_file(picture), "<svg")));
+    const std::string drawn = read_file(picture);
+    CHECK((r.exit_code == 0 && contains(drawn, "<svg")));
+    size_t dots = 0;    // validations
+    for (size_t at = 0; (at = drawn.find("<circle", at)) != std::string::npos; at++) dots++;
+    CHECK(dots == 1);
     CHECK(run_flatgpt({"plot", dir, "--svg", picture, "--csv"}).exit_code == 2);
     CHECK(run_flatgpt({"plot", dir, "--svg", "loss.txt"}).exit_code == 2);
     r = run_flatgpt({"plot", dir, "--csv"});

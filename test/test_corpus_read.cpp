@@ -148,7 +148,7 @@ TEST_CASE("corpus read: JSON that is no JSON lines is read under any name, also 
 TEST_CASE("corpus read: an error in JSON lines that the first line made of a file names --format text") {
     for (const char* text : {"{\"a\": 1}\nwords\n", "{\"text\": \"a\"}\nwords\n", "{\"text\": 1}\n"}) {
         for (const char* name : {"x.txt", "x.json"})
-            refused({{written(name, text)}}, "JSON lines by its beginning: --format text takes it as it is");
+            refused({{written(name, text)}}, "taken for JSON by its beginning: --format text takes it as it is");
         const Status named = read({{written("x.jsonl", text)}}).status;
         CHECK(named.code == Exit::input);
         CHECK_FALSE(contains(named.message, "--format"));

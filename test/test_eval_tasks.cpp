@@ -10,6 +10,7 @@
 
 #include "test.h"
 #include "toy_model.h"
+#include "toy_run.h"
 
 using Strings = std::vector<std::string>;
 using Golden = nlohmann::json;
@@ -332,8 +333,9 @@ TEST_CASE("eval tasks: a window's score is the sum over its tokens, each after w
     auto windows = [&](int stride) {
         return prepared(l, "wikitext", {.file = file, .limit = 4, .context = 64, .stride = stride});
     };
-    const PreparedTask apart = windows(0), same = windows(1000), half = windows(32);
+    const PreparedTask apart = windows(0), same = windows(64), half = windows(32);
     CHECK(apart.requests.size() == same.requests.size());
+    CHECK(!prepare_task(task_of("wikitext"), l.m.tokenizer, {.file = file, .context = 64, .stride = 65}).ok());
     CHECK(half.requests.size() > apart.requests.size() * 3 / 2);
     // Each token's log-probability, computed by one window each.
     const std::vector<LikelihoodRequest>& r = half.requests;
@@ -592,8 +594,6 @@ TEST_CASE("eval tasks: the command") {
 
 TEST_CASE("eval tasks: a missing file is named before the model is read, which is missing, too") {
     const std::string piqa = GOLDEN + "piqa.jsonl", dir = temporary_directory(), none = dir + "/none.jsonl";
-    for (const std::string& file : {none, piqa}) {    // --file is missing, or --shots-file alone
-        const ProcessResult found = run_flatgpt({"eval", dir, "--task", "piqa", "--file", file, "--shots-file", none});
-        CHECK((found.exit_code == 3 && contains(found.err, "none.jsonl")));
-    }
+    for (const std::string& file : {none, piqa})    // --file is missing, or --shots-file alone
+        must({"eval", dir, "--task", "piqa", "--file", file, "--shots-file", none}, 3, "none.jsonl");
 }

@@ -152,7 +152,9 @@ TEST_CASE("report: down-sampling keeps sums, bounds and single values") {
 TEST_CASE("report: a page has the runs' metrics, settings and samples, whatever they contain") {
     const std::string dir = temporary_directory(), hostile = "</script><script>alert(1)</script><!-- <b>&amp;";
     const std::string a = dir + "/runs/a", b = dir + "/runs/<img src=x onerror=alert(1)>", file = dir + "/page.html";
-    write_run(a, 50, 10, R"(,"samples":[{"prompt":"p<","text":)" + json(hostile).dump() + R"(}],"own metric":2)");
+    write_run(a, 50, 10,
+              R"(,"samples":[{"prompt":"p<","text":)" + json(hostile).dump() +
+                  R"(}],"own metric":2,"eval":{"piqa":{"acc":0.5,"acc_stderr":0.1,"items":4,"shots":0}})");
     write_run(b, 30, 10);
     write_file(b + "/metrics.jsonl", read_file(b + "/metrics.jsonl") + "{\"step\":31,\"loss\":null,\"val_loss\":9}\n");
     write_file(a + "/run.toml", "lr = 0.001\nsteps = 100\nmodel = \"d2\"\n");
@@ -175,6 +177,9 @@ TEST_CASE("report: a page has the runs' metrics, settings and samples, whatever 
     CHECK(one["samples"][0] == json({{"step", 1}, {"prompt", "p<"}, {"text", hostile}}));
     CHECK(one["samples"].size() == 50);
     CHECK(one["metrics"]["own metric"]["mean"].size() == 50);
+    CHECK(one["metrics"]["eval/piqa/acc"]["mean"].size() == 50);
+    CHECK(!one["metrics"].contains("eval/piqa/acc_stderr"));
+    CHECK(!one["metrics"].contains("eval/piqa/items"));
     const json& val = one["metrics"]["val_loss"];
     CHECK(one["axes"][val["axis"].get<size_t>()]["step"] == json({10, 20, 30, 40, 50}));
     CHECK(one["axes"][val["axis"].get<size_t>()]["tokens"][4] == 50000);

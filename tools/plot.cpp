@@ -79,16 +79,17 @@ Status print_csv(const Strings& runs) {
     return {};
 }
 
-// Replaces each loss by the mean over the point and `reach` points on each side, fewer near the
-// ends, so that the first and the last point stay.
+// Replaces each loss by the mean over the point and `reach` points on each side. At the beginning,
+// where losses fall fast, the sides are shorter, so that the first point stays; at the end one side
+// is, so that the curve does not end in the noise of one step.
 std::vector<Point> smoothed(const std::vector<Point>& points, int64_t reach) {
     std::vector<double> sum(points.size() + 1, 0.0);
     for (size_t i = 0; i < points.size(); i++) sum[i + 1] = sum[i] + points[i].y;
     std::vector<Point> out = points;
     auto n = int64_t(points.size());
     for (int64_t i = 0; i < n; i++) {
-        int64_t r = std::min({reach, i, n - 1 - i});
-        out[size_t(i)].y = (sum[size_t(i + r + 1)] - sum[size_t(i - r)]) / double(2 * r + 1);
+        const int64_t from = i - std::min(reach, i), to = std::min(i + std::min(reach, i), n - 1) + 1;
+        out[size_t(i)].y = (sum[size_t(to)] - sum[size_t(from)]) / double(to - from);
     }
     return out;
 }
@@ -107,14 +108,17 @@ std::string legend(const Losses& c, const std::vector<Point>& train) {
 }
 Status draw(const std::vector<Losses>& runs, const Options& o) {
     std::vector<Curve> curves;
+    bool smooth = false;
     for (auto& c : runs) {
         auto reach = o.smooth ? int64_t(o.smooth) / 2 : int64_t(c.train.size()) / 100;
         const std::vector<Point> line = smoothed(c.train, reach);
+        smooth |= reach > 0;
         curves.push_back({legend(c, line), line, c.val});
     }
     for (const std::string& picture : {o.svg, o.png})
         if (!picture.empty())
-            TRY(write_curves(picture, {"loss of each step, smoothed", "step", "loss", o.log_x, curves}));
+            TRY(write_curves(picture, {smooth ? "loss of each step, smoothed" : "loss of each step", "step", "loss",
+                                       o.log_x, curves}));
     if (!o.svg.empty() || !o.png.empty()) return {};
     print_curves(curves, {.width = o.width, .height = o.height, .log_x = o.log_x});
     return {};

@@ -90,7 +90,7 @@ Result<bool> JsonTexts::next(Segment& segment) {
         const size_t length = TRY(value_length());
         segment.text = buffer.unread().substr(0, length);
         segment.begins_document = segment.whole_document = true;
-        segment.line = line;
+        segment.line = array ? count : line;
         segment.where = where();
         segment.raw = Segment::Raw::json_value;
         line += std::count(segment.text.begin(), segment.text.end(), '\n');
@@ -120,7 +120,7 @@ Status record_text(Segment& segment, const CorpusConfig& config) {
         if (tells("its fields:") && remedies) why += "; --field names one";
         if (tells("not JSON:") && !config.field.empty()) why += "; given --field, every file is JSON lines";
         if (remedies && format_by_name(config.files[size_t(segment.file)], config) == TextFormat::automatic)
-            why += "; it is taken for JSON lines by its beginning: --format text takes it as it is";
+            why += "; it is taken for JSON by its beginning: --format text takes it as it is";
         return {Exit::input, why};
     }
     return segment.error.empty() ? Status{} : Status{Exit::input, segment.error};

@@ -24,8 +24,8 @@ class ResultTable {
             printf("%-*s  shots  items  %-20s  %8s  %s\n", int(width), "task", "metric", "value", "standard error");
         begun = true;
         for (const MetricResult& m : r.metrics)
-            printf("%-*s  %5d  %5lld  %-20s  %8.4f  %s\n", int(width), r.task.c_str(), r.shots, (long long)r.items,
-                   m.name.c_str(), m.value,
+            printf("%-*s  %5d  %5lld  %-20s  %8s  %s\n", int(width), r.task.c_str(), r.shots, (long long)r.items,
+                   m.name.c_str(), formatted(std::fabs(m.value) < 1e6 ? "%.4f" : "%.4g", m.value).c_str(),
                    std::isfinite(m.stderr_of_mean) ? formatted("%.4f", m.stderr_of_mean).c_str() : "");
         fflush(stdout);
     }

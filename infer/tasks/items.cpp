@@ -114,7 +114,10 @@ Result<std::vector<Record>> parse_lines(const std::string& text, const std::stri
         const std::string line = text.substr(at, end - at);
         if (line.find_first_not_of(" \t\r") == line.npos) continue;
         const std::string where = line_of(name, number);
-        Object json = TRY(json_parse_ordered(line, where, DEPTH));
+        Result<Object> parsed = json_parse_ordered(line, where, DEPTH);
+        if (!parsed.ok() && records.empty()) parsed.status.message += "; a plain text needs a name that ends in .txt";
+        TRY(parsed.status);
+        Object json = std::move(parsed.value);
         TRY(expect_object(json, where));
         records.push_back(record_of(where, std::move(json)));
     }

@@ -226,7 +226,10 @@ Result<PreparedTask> prepare_task(const EvalTask& task, const Tokenizer& tokeniz
             continue;
         }
         if (task.kind == TaskKind::rolling) {
-            const int stride = o.stride > 0 ? std::min(o.stride, o.context) : o.context;
+            const int stride = o.stride > 0 ? o.stride : o.context;
+            if (stride > o.context)
+                return fail(Exit::usage, "--stride %d: expected at most the %d tokens of a window (--seq-len)", stride,
+                            o.context);
             const std::vector<int> text = encode_context(tokenizer, t.items[i].answers[0]);
             in_windows += double(text.size()) / stride * o.context;
             if (stride < o.context && in_windows > MOST_IN_WINDOWS)

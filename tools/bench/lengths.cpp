@@ -50,7 +50,7 @@ Result<LengthRow> measure(const Bench& bench, Config c, int B, int T) {
     return best;
 }
 
-const std::vector<int> COLUMNS = {7, 13, 8, 8, 12, 8, 8, 10, 11, 11, 11};
+const std::vector<int> COLUMNS = {7, 13, 8, 8, 12, 8, 8, 11, 13, 13, 13};
 
 void print(const Bench& bench, int B, const LengthRow& r, const LengthRow* before) {
     if (bench.o.json) {

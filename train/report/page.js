@@ -142,7 +142,8 @@ function addCharts() {
   const more = [...there].filter(k => !known.has(k) && !HIDDEN.has(k)).map(k => ({keys: [k], title: k}));
   for (const {keys, title} of [...CHARTS, ...more]) {
     if (!keys.some(k => there.has(k))) continue;
-    const chart = new Chart($("charts"), title, view, () => linesOf(keys), keys[0]);
+    const dots = keys[0] === "loss" && there.has("loss") && there.has("val_loss") ? " (dots: validation)" : "";
+    const chart = new Chart($("charts"), title + dots, view, () => linesOf(keys), keys[0]);
     if (state.logs.has(keys[0])) chart.logBox.checked = chart.logY = true;
     charts.push(chart);
   }

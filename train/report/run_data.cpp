@@ -115,18 +115,16 @@ Status RunData::add(const Value& row, const std::string& where) {
     last.seconds = seconds;
     count++;
     if (const double x = number_of(row, "loss"); std::isfinite(x)) loss = x;
-    if (const double x = number_of(row, "tokens_per_second"); std::isfinite(x)) speed = x;
+    if (const double x = number_of(row, "tokens_per_second"); std::isfinite(x)) {
+        speeds.push_back(x);
+        if (speeds.size() > LAST_ROWS) speeds.pop_front();
+    }
     if (const double x = number_of(row, "val_loss"); x < best) {
         best = x;
         best_step = last.step;
     }
     if (const auto x = row.find("skipped"); x != row.end()) skipped += *x == true;
-    for (const auto& [key, value] : row.items()) {
-        if (!value.is_number() || key == "step" || key == "tokens" || key == "time") continue;    // axes
-        series(key).add(last, value.get<double>());
-        if (metrics.size() > MAX_METRICS)
-            return fail(Exit::input, "%s: expected at most %zu metrics in a file", where.c_str(), MAX_METRICS);
-    }
+    TRY(add_metrics(row, "", where));
     if (const auto x = row.find("expert_load"); x != row.end()) {
         load = *x;
         load_step = last.step;
@@ -136,6 +134,20 @@ Status RunData::add(const Value& row, const std::string& where) {
     if (const auto x = row.find("samples"); x != row.end() && x->is_array())
         for (const Value& s : *x)
             if (s.is_object()) add_sample(last.step, text_of(s, "prompt"), text_of(s, "text"));
+    return {};
+}
+
+// Adds the numbers of a row, and by `prefix` those of --eval-tasks: "eval/piqa/acc".
+Status RunData::add_metrics(const Value& row, const std::string& prefix, const std::string& where) {
+    for (const auto& [key, value] : row.items()) {
+        const bool evaluates = prefix.empty() ? key == "eval" : prefix == "eval/";
+        if (evaluates && value.is_object()) TRY(add_metrics(value, prefix + key + "/", where));
+        if (!value.is_number() || key == "step" || key == "tokens" || key == "time") continue;    // axes
+        if (!prefix.empty() && (key.ends_with("_stderr") || key == "items" || key == "shots")) continue;
+        series(prefix + key).add(last, value.get<double>());
+        if (metrics.size() > MAX_METRICS)
+            return fail(Exit::input, "%s: expected at most %zu metrics in a file", where.c_str(), MAX_METRICS);
+    }
     return {};
 }
 
@@ -183,6 +195,12 @@ void RunData::add_sample(double step, const std::string& prompt, const std::stri
     samples = std::move(kept);
 }
 
+double RunData::median_speed() const {
+    std::vector<double> sorted(speeds.begin(), speeds.end());
+    std::sort(sorted.begin(), sorted.end());
+    return sorted.empty() ? NAN : sorted[sorted.size() / 2];
+}
+
 ordered_json RunData::summary() const {
     return {{"step", int64_t(last.step)},
             {"steps", steps},
@@ -190,7 +208,7 @@ ordered_json RunData::summary() const {
             {"best_val_loss", rounded(best)},
             {"best_val_step", rounded(best_step)},
             {"tokens", rounded(last.tokens)},
-            {"tokens_per_second", rounded(speed)},
+            {"tokens_per_second", rounded(median_speed())},
             {"seconds", rounded(seconds)},
             {"skipped", skipped}};
 }

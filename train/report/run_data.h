@@ -2,6 +2,7 @@
 // added, so that a run of any length takes bounded memory.
 #pragma once
 #include <array>
+#include <deque>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -60,14 +61,19 @@ class RunData {
         std::string tensor;
         std::array<Series, 3> norms;    // weights, gradient, update
     };
+    Status add_metrics(const nlohmann::json& row, const std::string& prefix, const std::string& where);
     Status add_norms(const nlohmann::json& norms, const AxisPoint& at, const std::string& where);
     void add_sample(double step, const std::string& prompt, const std::string& text);
     Series& series(const std::string& metric);
     nlohmann::ordered_json summary() const;
 
+    static constexpr size_t LAST_ROWS = 50;    // rows that give the speed, as in `flatgpt runs`
+    double median_speed() const;
+
     size_t limit;
+    std::deque<double> speeds;    // tokens/s of the last rows
     int64_t count = 0, skipped = 0;
-    double seconds = 0, loss = NAN, speed = NAN, best = INFINITY, best_step = NAN;
+    double seconds = 0, loss = NAN, best = INFINITY, best_step = NAN;
     AxisPoint last = {0, NAN, 0};
     std::vector<std::pair<std::string, Series>> metrics;    // in the order of their first rows
     std::vector<TensorNorms> norms;

@@ -52,7 +52,8 @@ void note_steps(int lock, int64_t steps) {
     [[maybe_unused]] const int room = lock < 0 ? 0 : fallocate(lock, FALLOC_FL_KEEP_SIZE, 0, 1 << 13);
 }
 void note_end(int lock, int64_t step, const Status& end) {
-    const std::string reason = end.message.substr(0, std::min<size_t>(end.message.find('\n'), 1000));
+    std::string reason = end.message.substr(0, std::min<size_t>(end.message.find('\n'), 1000));
+    if (reason.ends_with(":")) reason = reason.substr(0, reason.rfind(';'));    // "; to go on:", and a command
     append(lock, end_state(end) + " after step " + std::to_string(step) +
                      (end.ok() || reason.empty() ? "" : ": " + reason) + "\n");
 }
