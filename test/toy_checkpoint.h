@@ -36,12 +36,14 @@ struct ToyCheckpoint {
         m = v = params;
         g.store.params = reinterpret_cast<Parameter*>(params.data());
         g.store.states = {{m.data()}, {v.data()}};
+        const std::vector<Tensor> alone = config_tensors(c);    // values depend on one rank's offsets
         uint64_t stream = seed * 3;
         for (float* flat : {params.data(), m.data(), v.data()}) {
             stream++;
-            uint64_t number = 0;    // the same for any number of ranks, unlike the tensor's offset
-            for (const Tensor& t : g.tensors)
-                fill_normal(flat + t.offset, t.file_rows * t.cols, stream << 32 | number++);
+            for (size_t i = 0; i < g.tensors.size(); i++) {
+                const Tensor& t = g.tensors[i];
+                fill_normal(flat + t.offset, t.file_rows * t.cols, stream << 32 | uint64_t(alone[i].offset));
+            }
         }
     }
     void poison() {
