@@ -170,23 +170,23 @@ TEST_CASE("embed: --search finds the closest texts first, a text itself with cos
 
 TEST_CASE("embed: a sentence-transformers directory names pooling and length, and what flatgpt lacks is refused") {
     const std::string dir = temporary_directory();
-    Config c;
-    CHECK(sentence_config(dir, c).value.pooling == Pooling::last);
-    c.mask_kind = MaskKind::all;
-    CHECK(sentence_config(dir, c).value.pooling == Pooling::mean);
+    CHECK(!sentence_config(dir).value.pooling.has_value());
+    CHECK(usual_pooling(MaskKind::causal) == Pooling::last);
+    CHECK(usual_pooling(MaskKind::all) == Pooling::mean);
+    CHECK(sentence_config(dir).value.longest == 0);
     fs::create_directory(dir + "/1_Pooling");
     for (const auto& [text, pooling] :
          {std::pair{R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false})", Pooling::first},
           {R"({"word_embedding_dimension": 8, "pooling_mode_lasttoken": true})", Pooling::last},
           {R"({"pooling_mode": "mean"})", Pooling::mean}}) {
         write_file(dir + "/1_Pooling/config.json", text);
-        CHECK(sentence_config(dir, c).value.pooling == pooling);
+        CHECK(sentence_config(dir).value.pooling == pooling);
     }
     write_file(dir + "/sentence_bert_config.json", R"({"max_seq_length": 7, "do_lower_case": false})");
-    CHECK(sentence_config(dir, c).value.longest == 7);
+    CHECK(sentence_config(dir).value.longest == 7);
     write_file(dir + "/modules.json", R"([{"type": "sentence_transformers.models.Transformer"},)"
                                       R"( {"type": "sentence_transformers.models.Normalize"}])");
-    CHECK(sentence_config(dir, c).ok());
+    CHECK(sentence_config(dir).ok());
     for (const auto& [file, text] :
          {std::pair{"1_Pooling/config.json", "{}"},
           {"1_Pooling/config.json", "[]"},
@@ -201,8 +201,8 @@ TEST_CASE("embed: a sentence-transformers directory names pooling and length, an
         CAPTURE(text);
         const std::string path = dir + "/" + file, before = read_file(path);
         write_file(path, text);
-        CHECK(sentence_config(dir, c).status.code == Exit::input);
+        CHECK(sentence_config(dir).status.code == Exit::input);
         write_file(path, before);
     }
-    CHECK(sentence_config(dir, c).ok());
+    CHECK(sentence_config(dir).ok());
 }

@@ -95,8 +95,7 @@ Status write_vectors(const Options& o, Embedder& embedder, TextLines& file) {
         }
     }
     if (o.out.empty()) return {};
-    const std::string header = npy_header(embedder.done, dims);
-    if (npy) TRY(out.write(0, header.data(), int64_t(header.size())));
+    if (npy) TRY(out.write(0, npy_header(embedder.done, dims).data(), NPY_HEADER_BYTES));
     TRY(out.commit(o.overwrite ? Overwrite::yes : Overwrite::no));
     embedder.progress.clear();
     fprintf(stderr, "%s of %d numbers in %s\n", counted(embedder.done, "vector").c_str(), dims, o.out.c_str());
@@ -170,7 +169,8 @@ Status run(const Options& o) {
         {.files = {o.text}, .field = o.field, .format = text_format(o.format), .longest = o.longest_line}));
     Embedder e;
     e.file = o.text;
-    const int longest = o.seq_len ? o.seq_len : TRY(sentence_config(o.model.model, {})).longest;
+    const SentenceConfig sentences = TRY(sentence_config(o.model.model));
+    const int longest = o.seq_len ? o.seq_len : sentences.longest;
     TRY(load_model(e.m, o.model, o.device, false, [&](const Config& c, bool gpu) {
         const int S = sequence_length(o.model, c, longest);
         return Capacity{std::max(1, saturating_rows(gpu) / S), S, c.mask_kind != MaskKind::causal};
@@ -184,7 +184,8 @@ Status run(const Options& o) {
                     e.tokens_around());
     if (o.dims > c.C)
         return fail(Exit::usage, "--dims %d: expected at most the %d numbers of this model's vectors", o.dims, c.C);
-    e.options = {.pooling = TRY(sentence_config(o.model.model, c)).pooling, .dims = o.dims, .normalize = o.normalize};
+    e.options = {
+        .pooling = sentences.pooling.value_or(usual_pooling(c.mask_kind)), .dims = o.dims, .normalize = o.normalize};
     if (o.pooling != "auto")
         e.options.pooling = Pooling(std::find(POOLINGS.begin(), POOLINGS.end(), o.pooling) - POOLINGS.begin());
     TRY(o.search.empty() ? write_vectors(o, e, file) : search(o, e, file));

@@ -46,8 +46,8 @@ Status check_modules(const std::string& path, const nlohmann::json& j) {
 }
 }    // namespace
 
-Result<SentenceConfig> sentence_config(const std::string& directory, const Config& c) {
-    SentenceConfig config = {.pooling = c.mask_kind == MaskKind::causal ? Pooling::last : Pooling::mean};
+Result<SentenceConfig> sentence_config(const std::string& directory) {
+    SentenceConfig config;
     const std::string modules = directory + "/modules.json", pooling = directory + "/1_Pooling/config.json",
                       settings = directory + "/sentence_bert_config.json";
     if (const nlohmann::json j = TRY(read_json(modules)); !j.is_null()) TRY(check_modules(modules, j));

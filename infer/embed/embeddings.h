@@ -1,22 +1,25 @@
 // embeddings.h - one vector for a text, from the states behind the model's last norm.
 #pragma once
+#include <optional>
+
 #include "model/model.h"
 
 // How a text's states (S,C) become one vector (C): their mean, the first position's state (BERT's
 // [CLS]), or the last position's, which in a causal model has attended to all.
 enum class Pooling { mean, first, last };
 inline const std::vector<std::string> POOLINGS = {"mean", "first", "last"};
+// The pooling of a model whose directory names none.
+inline Pooling usual_pooling(MaskKind mask) { return mask == MaskKind::causal ? Pooling::last : Pooling::mean; }
 
 // Settings of a sentence-transformers directory.
 struct SentenceConfig {
-    Pooling pooling = Pooling::mean;
+    std::optional<Pooling> pooling;
     int longest = 0;    // tokens of a text, with those around it; 0: not given
 };
-// Reads 1_Pooling/config.json and, for max_seq_length, sentence_bert_config.json. Without the first
-// file, the pooling is `last` for a causal model and `mean` for others. Exit 3: a file is damaged,
-// the pooling is another one, or modules.json lists a module besides Transformer, Pooling and
-// Normalize.
-Result<SentenceConfig> sentence_config(const std::string& directory, const Config& c);
+// Reads 1_Pooling/config.json and, for max_seq_length, sentence_bert_config.json, where they exist.
+// Exit 3: a file is damaged, the pooling is another one, or modules.json lists a module besides
+// Transformer, Pooling and Normalize.
+Result<SentenceConfig> sentence_config(const std::string& directory);
 
 struct EmbedOptions {
     Pooling pooling = Pooling::mean;
