@@ -267,7 +267,7 @@ class PartTable : public CostTable {
         if (starts_with_any(name, {"cross_entropy", "distill", "lm_head", "add_losses"})) return CostPart::head;
         if (starts_with_any(name, {"embedding", "value_embedding", "smear"})) return CostPart::embeddings;
         if (starts_with_any(name, {"activation", "row_gate", "router", "experts"})) return CostPart::ffn;
-        const bool rotates = name.starts_with("rope");    // its weights are those of q's and k's norms
+        const bool rotates = name.starts_with("rope");    // reads weights of the norms of q and k
         // The head's product reads the embeddings if they are tied.
         if (const Tensor* t = rotates ? nullptr : tensor_at(weight))
             return t->name == "wte" ? CostPart::head : part_of_tensor(*t);
@@ -290,7 +290,9 @@ bool is_update(std::string_view operation) {
 }
 
 PartCosts part_costs(const Table& like, const Config& c, Plan plan) {
-    plan.rank = 0, plan.ranks = 1, plan.zero = 0;
+    plan.rank = 0;
+    plan.ranks = 1;
+    plan.zero = 0;
     plan.recompute = Recompute::none;
     PartTable count(like);
     Model model(count.table);

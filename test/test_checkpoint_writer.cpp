@@ -197,7 +197,8 @@ TEST_CASE("checkpoint writer: two ranks agree, whichever of them has no memory f
         bool named[2] = {};
         auto rank = [&, copies = std::array{first, second}, bad = broken](int r) {
             RankInfo info;
-            info.rank = r, info.ranks = 2;
+            info.rank = r;
+            info.ranks = 2;
             auto peers = Coordinator::rendezvous(info, r ? Listener() : listener, "127.0.0.1", listener.port,
                                                  job_token("test_checkpoint_writer"), 20);
             if (!peers.ok()) return void(ended[r] = peers.status);

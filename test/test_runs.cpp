@@ -130,7 +130,7 @@ TEST_CASE("runs: the lock file notes how a run ended, and forgets it when the ru
     CHECK(p.wait().exit_code == 143);
     CHECK(run_state(run, 1).state == "stopped");
     CHECK(contains(run_state(run, 1).reason, "stopped by a signal"));
-    CHECK(!contains(run_state(run, 1).reason, "to go on"));    // whose command would be missing
+    CHECK(!contains(run_state(run, 1).reason, "to go on"));    // the message's command is not kept
     must(toy.args("a", {"--steps", "100000"}), 2, "holds checkpoints already");
     CHECK(contains(run_state(run, 1).reason, "stopped by a signal"));    // the failed start changed nothing
     // While `flatgpt runs` holds the lock for a moment, a run may begin.

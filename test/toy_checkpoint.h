@@ -29,7 +29,8 @@ struct ToyCheckpoint {
     static Config config() { return {.V = 20, .T = 4, .L = 1, .NH = 2, .C = 8, .F = 16}; }
     explicit ToyCheckpoint(uint64_t seed, const Config& c = config(), int rank = 0, int ranks = 1) {
         g.c = c;
-        g.plan.rank = rank, g.plan.ranks = ranks;
+        g.plan.rank = rank;
+        g.plan.ranks = ranks;
         g.tensors = config_tensors(c, ranks);
         g.store.set_layout(c, g.plan);
         params.resize(size_t(g.store.flat));
