@@ -85,6 +85,7 @@ Status bench_lengths(const Bench& bench, const Config& c, int B, const std::vect
         print(bench, B, row, before ? &*before : nullptr);
         before = row;
     }
-    if (!bench.o.json && softmax_layers(c)) printf("not stored: a layer's scores as fp32, %d heads of T x T\n", c.NH);
+    if (!bench.o.json && softmax_layers(c))
+        printf("not stored: a layer's scores as fp32, %s of T x T\n", counted(c.NH, "head").c_str());
     return {};
 }
