@@ -77,6 +77,13 @@ void three_kernels(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, c
     launch(key_kernel, {unsigned(ceil_div(keys, THREADS)), THREADS}, dqkv, p, ds, dy, qkv, keys, S, h);
 }
 
+void simt(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h) {
+    attention_backward_simt(dqkv, dqkv, dy, y, qkv, qkv, lse, B, S, h);
+}
+void sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h) {
+    attention_backward_sm80(dqkv, dqkv, dy, y, qkv, qkv, lse, B, S, h);
+}
+
 void climb(int B, int S, Heads h) {
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
     const int64_t in = int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS, out = int64_t(B) * S * h.NH * h.HS;
@@ -95,8 +102,8 @@ void climb(int B, int S, Heads h) {
         ladder.rung(name, check, [&](int set) { f(dqkv[set], dy[set], y[set], qkv[set], lse[set], B, S, h); });
     };
     rung("probabilities in memory, one thread each", three_kernels);
-    rung("tiles in shared memory, FMAs", attention_backward_simt<bf16>);
-    if (cuda_capability() == 90) rung("mma.sync, cp.async", attention_backward_sm80);
+    rung("tiles in shared memory, FMAs", simt);
+    if (cuda_capability() == 90) rung("mma.sync, cp.async", sm80);
     rung(cuda_capability() == 90 ? "wgmma, TMA: production" : "mma.sync, cp.async: production", op.attention_backward);
 }
 

@@ -63,6 +63,13 @@ void three_kernels(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) 
     launch(value_kernel, {unsigned(ceil_div(rows * h.HS, THREADS)), THREADS}, y, scores, qkv, rows * h.HS, S, h);
 }
 
+void simt(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+    attention_forward_simt(y, lse, qkv, qkv, B, S, h);
+}
+void sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+    attention_forward_sm80(y, lse, qkv, qkv, B, S, h);
+}
+
 void climb(int B, int S, Heads h) {
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
     const int64_t in = int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS, out = int64_t(B) * S * h.NH * h.HS;
@@ -80,8 +87,8 @@ void climb(int B, int S, Heads h) {
         ladder.rung(name, check, [&](int set) { f(y[set], lse[set], qkv[set], B, S, h); });
     };
     rung("scores in memory, one thread each", three_kernels);
-    rung("tiles in shared memory, online softmax, FMAs", attention_forward_simt<bf16>);
-    if (cuda_capability() == 90) rung("mma.sync, cp.async", attention_forward_sm80);
+    rung("tiles in shared memory, online softmax, FMAs", simt);
+    if (cuda_capability() == 90) rung("mma.sync, cp.async", sm80);
     rung(cuda_capability() == 90 ? "wgmma, TMA: production" : "mma.sync, cp.async: production", op.attention_forward);
 }
 

@@ -82,13 +82,27 @@ struct Heads {
     const float* bias = nullptr;
     int max_distance = 0;
     Dropout dropout = {};    // for the probabilities
+    // Number of keys of each source sequence, if keys and values come from other sequences than the
+    // queries (cross_attention_*); else 0. A query attends to the keys of its span, at least one;
+    // without spans it attends to the whole source. `queries` is (B,source), and a key may have no
+    // query. Excludes windows and sparse patterns.
+    int source = 0;
+    int HV = 0;    // elements of a value and of y per head; 0: HS
     // Replaces softmax. The fields above are then unused, except for scale (which elu's division
     // cancels) and spans. Spans are documents, and each begins with an empty state.
     LinearAttention linear = LinearAttention::none;
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
-    HOST_DEVICE int width() const { return NH * HS; }                    // elements in a row of attention's output
-    HOST_DEVICE int qkv_width() const { return (NH + 2 * NKV) * HS; }    // elements in a row of q, k, v
+    HOST_DEVICE int value_size() const { return HV ? HV : HS; }
+    HOST_DEVICE int width() const { return NH * value_size(); }    // elements in a row of attention's output
+    HOST_DEVICE int qkv_width() const { return NH * HS + NKV * (HS + value_size()); }    // in a row of q, k, v
+    // Elements in a row of the array that has the queries, and of the array that has keys and
+    // values. Without a source both are the packed array qkv.
+    HOST_DEVICE int q_row() const { return source ? NH * HS : qkv_width(); }
+    HOST_DEVICE int kv_row() const { return source ? NKV * (HS + value_size()) : qkv_width(); }
+    HOST_DEVICE int first_k() const { return source ? 0 : NH * HS; }    // offsets in such a row
+    HOST_DEVICE int first_v() const { return first_k() + NKV * HS; }
+    HOST_DEVICE int keys_of(int S) const { return source ? source : S; }    // keys per sequence of S queries
     HOST_DEVICE int gates() const { return linear == LinearAttention::gated ? NKV * HS : 0; }    // gates per position
     // Elements of a sequence's state: (NKV,HS,HS), then for elu z (NKV,HS).
     HOST_DEVICE int64_t state() const { return int64_t(NKV) * HS * (HS + (linear == LinearAttention::elu)); }

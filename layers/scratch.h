@@ -126,7 +126,8 @@ struct Sm90Scratch {
     // call; the sm80 kernels have them.
     static bool takes(Heads h) {
         const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
-        return size && !h.stride && !h.global_tokens && !h.max_distance && h.dropout.rate == 0;
+        const bool plain = !h.stride && !h.global_tokens && !h.max_distance && h.dropout.rate == 0;
+        return size && plain && h.value_size() == h.HS;
     }
     static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // rows of a query tile
     int64_t lse2, delta, dq_order, bytes;                                // offsets (dq has 0); total
@@ -139,7 +140,7 @@ struct Sm90Scratch {
     }
 };
 enum class AttentionKernels { simt, sm80, sm90 };
-inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
+inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256 && h.value_size() == h.HS; }
 // The newest kernels that support these heads; or, for measurements and tests, the kernels that
 // FLATGPT_ATTENTION=sm90, sm80 or plain (simt) selects. sm90: the GPU can run the sm_90 kernels.
 inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
@@ -236,12 +237,14 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::linear_gelu_backward:    // dpre's sums have its type, db's are float
             return std::max(linear_scratch(c.rows, c.in, type_bytes), linear_scratch(c.rows, c.out, 4));
         case Operation::attention_backward:
+        case Operation::cross_attention_backward:
             return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);
         case Operation::attention_bias_backward: return BiasScratch(c.B, c.S, c.heads).bytes;
         case Operation::linear_attention_forward:
         case Operation::linear_attention_cached: return LinearAttentionScratch(c.B, c.S, c.heads).forward();
         case Operation::linear_attention_backward: return LinearAttentionScratch(c.B, c.S, c.heads).backward();
         case Operation::attention_cached:
+        case Operation::cross_attention_cached:
         case Operation::rope_attention_cached:
             return CachedPlan(c.B, c.S, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;
         case Operation::sample: return SampleScratch(c.rows, c.in).bytes;

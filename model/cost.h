@@ -125,12 +125,21 @@ class CostModel {
     double row(const Heads& h) const { return e * h.qkv_width() + i * h.width(); }
     double row_backward(const Heads& h) const { return row(h) + e * (h.qkv_width() + h.width()); }
 
+    // passes: 1 for the forward pass, 2 for the backward pass, whose dq, dk, dv and dp take twice
+    // the products, and which reads each array and writes its gradient.
+    Cost cross_attention(int passes, int B, int S, const Heads& h) const {
+        const double pairs = h.keys ? visible_pairs(B, S, h) : double(B) * S * h.source;
+        const double all = 2.0 * passes * h.NH * (h.HS + h.value_size()) * pairs;
+        const double rows = e * (double(S) * h.q_row() + double(h.source) * h.kv_row());
+        const double outputs = double(S) * h.width() * (i + (passes - 1) * e) + 4.0 * h.NH * S;
+        return {heads(B, S, h), is_bf16 ? all : 0, is_bf16 ? 0 : all, B * (passes * rows + outputs)};
+    }
     // flops: FLOPs per channel of a visible pair. The forward pass has 4, for the products q k and
     // p v. The backward pass has 8, for dv, dp, dq and dk; recomputed scores do not count. With
     // bf16, these FLOPs count as matrix products, because tensor cores or the CPU's bf16 units
     // compute them. Otherwise they count as arithmetic.
     Cost attention(double flops, double bytes_of_a_row, int B, int S, const Heads& h) const {
-        const double all = flops * h.NH * h.HS * visible_pairs(B, S, h);
+        const double all = flops / 2 * h.NH * (h.HS + h.value_size()) * visible_pairs(B, S, h);
         const double bytes = bytes_of_a_row * B * S + 4.0 * B * h.NH * S;
         return {heads(B, S, h), is_bf16 ? all : 0, is_bf16 ? 0 : all, bytes};
     }
@@ -159,6 +168,20 @@ class CostModel {
         const double number = double(element_bytes(cache.type)) + (cache.k_scale ? 4.0 / h.HS : 0);
         return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
                 2 * number * B * h.NKV * h.HS * keys + B * S * row(h)};
+    }
+    // All queries count as attending to as many keys as the first one.
+    Cost cross_cached(int B, int S, const int* last, const Pages& cache, const Heads& h) const {
+        int position = cache.width * cache.SIZE - 1;
+        (void)read_device(&position, last, sizeof position);
+        const double keys = position + 1;
+        CallSizes call = heads(B, S, h);
+        call.p = position;
+        call.maxT = cache.width * cache.SIZE;
+        call.cache = cache.type;
+        call.decode = cache.decode(S);
+        const double number = double(element_bytes(cache.type)) + (cache.k_scale ? 4.0 / h.HS : 0);
+        return {call, 0, 4.0 * B * S * h.width() * keys,
+                B * (2 * number * h.NKV * h.HS * keys + (e + i) * S * h.width())};
     }
     Cost rope_cached(int B, int S, const int* pos, const Pages& cache, const Heads& h, const QkNormRope& t,
                      const void* w) const {

@@ -1,6 +1,7 @@
 // attention.cuh - declares the attention kernels for each generation of GPUs; attention.cu chooses
-// among them. Arguments: layers/operations.inc. All kernels read q, k and v in place from qkv,
-// support windows, spans and grouped heads, and save only lse for the backward pass.
+// among them. Arguments: layers/operations.inc. q and kv are one array, qkv, unless keys and values
+// are another sequence's (Heads::source). All kernels support windows, spans and grouped heads, and
+// save only lse for the backward pass.
 #pragma once
 #include "layers/dropout.h"
 #include "layers/attention/softcap.cuh"
@@ -80,33 +81,34 @@ template <class F> void for_shape(const Scores& s, F f) {
 // attention.cu: calls the kernel that attention_kernels chooses.
 template <class T> void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 
-// sm80.cu: mma.sync, sm_80 and newer. Head sizes are multiples of 8, up to 256.
-void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
-void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
-                             Heads h);
+// sm80.cu: mma.sync, sm_80 and newer. Head sizes are multiples of 8, up to 256; no other HV.
+void attention_forward_sm80(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h);
+void attention_backward_sm80(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                             const float* lse, int B, int S, Heads h);
 
 // sm90.cu: wgmma and TMA, sm_90 only, without sparse patterns, biases and dropout.
 // Sm90Scratch::takes decides.
-void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
-void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
-                             Heads h);
+void attention_forward_sm90(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h);
+void attention_backward_sm90(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                             const float* lse, int B, int S, Heads h);
 
 // simt.cu, simt_backward.cu: FMAs, for every type and head size.
-template <class T> void attention_forward_simt(T* y, float* lse, const T* qkv, int B, int S, Heads h);
-template <class T>
-void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
+template <class T> void attention_forward_simt(T* y, float* lse, const T* q, const T* kv, int B, int S, Heads h);
+template <class T> void attention_backward_simt(T* dq, T* dkv, const T* dy, const T* y, const T* q, const T* kv,
+                                                const float* lse, int B, int S, Heads h);
 // simt_backward.cu: delta (B,NH,S) = dy . y
 template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h);
 
 // simt.cu: attention of S queries over a cache that already holds their keys and values.
-template <class T> void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
+template <class T> void attention_prompt(T* y, const T* q, const Pages& cache, int B, int S, const int* pos, Heads h);
 
 // cached.cuh, kv_pages.cu: generation.
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h);
 template <class T> void rope_attention_cached(T* y, T* qkv_rot, float* rstd, const T* qkv, const T* qw, const T* kw,
                                               const float* cos_sin, Pages cache, int B, int S, const int* rope_pos,
                                               const int* pos, Heads h, QkNormRope t);
-template <class T> void cache_append(const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
+template <class T> void cross_attention_cached(T* y, const T* q, Pages cache, int B, int S, const int* last, Heads h);
+template <class T> void cache_append(Pages cache, const T* kv, int B, int S, const int* pos, Heads h);
 template <class T> void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, Heads h, QkNormRope t);
 
 // Calls f with a null pointer to the cache's element type; T is the activations' type.

@@ -58,15 +58,15 @@ INLINE vf log2(vf x) {
     return y;
 }
 
-// Layout of keys and values: elements from one position, sequence or head to the next.
+// Layout of keys and values: elements from one position or sequence to the next, and from one head
+// to the next for keys and for values.
 struct Keys {
     const float *k, *v;
-    int64_t row, sequence, head;
+    int64_t row, sequence, head, value_head;
 };
-INLINE Keys packed_keys(const float* qkv, int S, Heads h) {
-    const int64_t row = int64_t(h.NH + 2 * h.NKV) * h.HS;
-    const float* k = qkv + int64_t(h.NH) * h.HS;
-    return {k, k + int64_t(h.NKV) * h.HS, row, S * row, h.HS};
+INLINE Keys packed_keys(const float* kv, int S, Heads h) {
+    const int64_t row = h.kv_row();
+    return {kv + h.first_k(), kv + h.first_v(), row, h.keys_of(S) * row, h.HS, h.value_size()};
 }
 
 // Attention's y, as floats or as bf16.
@@ -104,7 +104,7 @@ template <class Y> INLINE void deltas(float* delta, const float* dy, const Y* y,
 // over all keys up to the last query's. The scratch has `reserved` bytes of the caller, followed by
 // prompt_bytes.
 int64_t prompt_bytes(const Heads& h, int keys);
-void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
+void prompt_forward(Outputs y, const float* q, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
 
 // Prefetches the n elements that begin at p to L2 or, with `near`, to L1.
 template <bool near = false, class X> INLINE void fetch(const X* p, int n) {

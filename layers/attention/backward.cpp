@@ -38,12 +38,14 @@ static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whol
 constexpr int NEXT = 16;    // rows prefetched before they are written
 
 struct Back {
-    float* dqkv;
+    float *dq, *dkv;
     const float* dy;
     Results y;
-    const float *qkv, *lse;
+    const float *q, *kv, *lse;
     int B, S;
     Heads h;
+    int key_count() const { return h.keys_of(S); }
+    Keys keys() const { return packed_keys(kv, S, h); }
 };
 constexpr int QUERY_TILE = 32;    // queries of a tile of dy^T or q^T
 // rows_held: a head's rows of packed queries. pairs_held: pairs of queries in a row of dy^T or q^T.
@@ -62,24 +64,24 @@ struct Workspace {
     int packed;    // rows of q and dy packed so far
 };
 int64_t tile_floats(int S, Heads h) {
-    const int64_t P = padded(h.HS), group = h.NH / h.NKV, rows = rows_held(S) * group;
-    return P * (3 * KB + 2 * KEY_ROWS) + (NATIVE_BF16 ? 5 : 4) * QB * LDS / 2 + rows * P * 2 +
-           (NATIVE_BF16 ? 2 * group * pairs_held(S) * P : 0) + padded(int(rows));
+    const int64_t P = padded(h.HS), V = padded(h.value_size()), group = h.NH / h.NKV, rows = rows_held(S) * group;
+    return (P + V) * (KB + KEY_ROWS + rows + (NATIVE_BF16 ? group * pairs_held(S) : 0)) + KB * P +
+           (NATIVE_BF16 ? 5 : 4) * QB * LDS / 2 + padded(int(rows));
 }
 Workspace make_workspace(float* x, int S, Heads h) {
-    const int64_t P = padded(h.HS), group = h.NH / h.NKV, rows = rows_held(S) * group;
+    const int64_t P = padded(h.HS), V = padded(h.value_size()), group = h.NH / h.NKV, rows = rows_held(S) * group;
     const int64_t pairs = NATIVE_BF16 ? group * pairs_held(S) : 0;
     auto take = [&](int64_t n) { return (x += n) - n; };
     Workspace t = {};
-    t.kt = take(KB * P), t.vt = take(KB * P), t.k = take(KB * P);
-    t.dk = take(KEY_ROWS * P), t.dv = take(KEY_ROWS * P);
+    t.kt = take(KB * P), t.vt = take(KB * V), t.k = take(KB * P);
+    t.dk = take(KEY_ROWS * P), t.dv = take(KEY_ROWS * V);
     t.p = take(QB * LDS), t.ds = take(QB * LDS), t.ds_rows = take(NATIVE_BF16 ? QB * LDS / 2 : 0);
-    t.q = take(rows * P), t.dy = take(rows * P), t.q_sum = take(pairs * P), t.dy_sum = take(pairs * P);
+    t.q = take(rows * P), t.dy = take(rows * V), t.q_sum = take(pairs * P), t.dy_sum = take(pairs * V);
     t.delta = take(rows);
     return t;
 }
 int64_t dq_floats(int S, Heads h) { return int64_t(h.NH / h.NKV) * rows_held(S) * padded(h.HS); }
-int ranges_of(int B, int S, Heads h) { return least(tiles(S, KB), tiles(32, B * h.NKV)); }
+int ranges_of(int B, int S, Heads h) { return least(tiles(h.keys_of(S), KB), tiles(32, B * h.NKV)); }
 // Whether one item per head keeps all threads busy.
 bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads >= 4 * threads; }
 
@@ -103,16 +105,16 @@ struct WorkItems {
     }
     void rows(int i, Rows* r, int& from, int& to) const {
         const Item at = item(i);
-        const int n = c.h.NH / c.h.NKV * c.h.HS;
-        const Keys keys = packed_keys(c.qkv, c.S, c.h);
-        const int64_t head = int64_t(at.b) * c.S * c.h.NH * c.h.HS + int64_t(at.kv) * n;
-        r[0] = rows_of(c.qkv + at.b * keys.sequence + int64_t(at.kv) * n, keys.row, n);
+        const int group = c.h.NH / c.h.NKV, n = group * c.h.HS, HV = c.h.value_size();
+        const Keys keys = c.keys();
+        const int64_t head = int64_t(at.b) * c.S * c.h.width() + int64_t(at.kv) * group * HV, row = c.h.q_row();
+        r[0] = rows_of(c.q + int64_t(at.b) * c.S * row + int64_t(at.kv) * n, row, n);
         r[1] = rows_of(keys.k + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS);
-        r[2] = rows_of(keys.v + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS);
-        r[3] = rows_of(c.dy + head, int64_t(c.h.NH) * c.h.HS, n);
-        c.y.with(head, [&](auto* y) { r[4] = rows_of(y, int64_t(c.h.NH) * c.h.HS, n); });
-        from = at.from * KB;
-        to = c.S;
+        r[2] = rows_of(keys.v + at.b * keys.sequence + at.kv * keys.value_head, keys.row, HV);
+        r[3] = rows_of(c.dy + head, c.h.width(), group * HV);
+        c.y.with(head, [&](auto* y) { r[4] = rows_of(y, c.h.width(), group * HV); });
+        to = least(c.S, c.key_count());    // the same rows of all arrays
+        from = least(at.from * KB, to - 1);
     }
 };
 
@@ -231,6 +233,7 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
     constexpr bool masked = kind != Kind::near;
     constexpr int R = STRIP<Set>;
     const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m;
+    const int V = padded(h.value_size()), VD = words<half>(h.value_size()), VQ = padded(VD);
     auto limit = [&](int r) { return masked ? c.limit[least(r, m - 1)] : least(c.n, c.ahead + r + 1); };
     auto first = [&](int r) { return masked ? c.first[least(r, m - 1)] : 0; };
     for (int p = first(0) / PANEL * PANEL; p < limit(m - 1); p += PANEL)
@@ -238,9 +241,9 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
             const int keys = least(limit(r + R - 1) - p, PANEL), skip = most(0, first(r) / VW * VW - p);
             if (keys <= skip) continue;
             ahead.some();
-            const int w = padded(keys) - skip, from = p * Q + skip, to = r * LDS + p + skip;
-            strip_by<false, half>(set, w, D, c.q + r * Q, Q, t.kt + from, PANEL, t.p + to, LDS);
-            strip_by<false, half>(set, w, D, c.dy + r * Q, Q, t.vt + from, PANEL, t.ds + to, LDS);
+            const int w = padded(keys) - skip, to = r * LDS + p + skip;
+            strip_by<false, half>(set, w, D, c.q + r * Q, Q, t.kt + p * Q + skip, PANEL, t.p + to, LDS);
+            strip_by<false, half>(set, w, VD, c.dy + r * VQ, VQ, t.vt + p * VQ + skip, PANEL, t.ds + to, LDS);
         }
     DropoutMask<QB, KB> kept;
     if (h.dropout.rate > 0) {
@@ -268,15 +271,15 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
             const int row = r / QUERY_TILE * (QUERY_TILE / 2), steps = (end + 1) / 2 - row,
                       keys = padded(least(PANEL, c.n - j));
             const float *p = t.p + row * LDS + j, *ds = t.ds + row * LDS + j;
-            for (int d = 0, to = j; d < P; d += 16, to += 16 * KB) {
+            for (int d = 0, to = j; d < most(P, V); d += 16, to += 16 * KB) {
                 const int64_t at = d * c.pairs + row;
-                strip_by<true, half>(set, keys, steps, c.dy_sum + at, c.pairs, p, LDS, t.dv + to, KB);
-                strip_by<true, half>(set, keys, steps, c.q_sum + at, c.pairs, ds, LDS, t.dk + to, KB);
+                if (d < V) strip_by<true, half>(set, keys, steps, c.dy_sum + at, c.pairs, p, LDS, t.dv + to, KB);
+                if (d < P) strip_by<true, half>(set, keys, steps, c.q_sum + at, c.pairs, ds, LDS, t.dk + to, KB);
             }
         } else {
             const int row = half ? r / 2 : r, steps = half ? (end + 1) / 2 - row : end - r;
             const float *dy = half ? c.dy_sum : c.dy, *q = half ? c.q_sum : c.q;
-            strip<true, half>(P, steps, t.p + row * LDS + j, 1, LDS, dy + row * P, P, t.dv + j * P, P);
+            strip<true, half>(V, steps, t.p + row * LDS + j, 1, LDS, dy + row * V, V, t.dv + j * V, V);
             strip<true, half>(P, steps, t.ds + row * LDS + j, 1, LDS, q + row * P, P, t.dk + j * P, P);
         }
     }
@@ -302,24 +305,25 @@ int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, 
 // Packs the group's queries up to `to`: q and dy as left and right factors; delta[s] = dy . y.
 template <bool half, class Set>
 void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int b, int kv, int to) {
-    const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);
-    const int Q = padded(words<half>(HS)), held = rows_held(c.S), rows = to == c.S ? held - from : n;
-    const int64_t row = int64_t(b) * c.S + from, qkv_row = packed_keys(c.qkv, c.S, c.h).row;
+    const int HS = c.h.HS, HV = c.h.value_size(), group = c.h.NH / c.h.NKV, C = c.h.width(), P = padded(HS);
+    const int V = padded(HV), Q = padded(words<half>(HS)), VQ = padded(words<half>(HV));
+    const int from = t.packed, n = to - from, held = rows_held(c.S), rows = to == c.S ? held - from : n;
+    const int64_t row = int64_t(b) * c.S + from, q_row = c.h.q_row();
     for (int g = 0; g < group; g++) {
         const int i = kv * group + g;
-        const int64_t at = row * C + i * HS, to_row = int64_t(g) * held + from;
-        const float *q = c.qkv + row * qkv_row + i * HS, *dy = c.dy + at;
-        pack_rows<half>(t.q + to_row * Q, q, qkv_row, n, rows, HS);
-        pack_rows<half>(t.dy + to_row * Q, dy, C, n, rows, HS);
+        const int64_t at = row * C + i * HV, to_row = int64_t(g) * held + from;
+        const float *q = c.q + row * q_row + i * HS, *dy = c.dy + at;
+        pack_rows<half>(t.q + to_row * Q, q, q_row, n, rows, HS);
+        pack_rows<half>(t.dy + to_row * VQ, dy, C, n, rows, HV);
         if (TILED<Set>) {
-            const int64_t pairs = pairs_held(c.S), to_pair = g * P * pairs + from / 2;
-            pack_turned(t.q_sum + to_pair, pairs, q, qkv_row, n, rows, HS);
-            pack_turned(t.dy_sum + to_pair, pairs, dy, C, n, rows, HS);
+            const int64_t pairs = pairs_held(c.S), to_pair = g * pairs, first = from / 2;
+            pack_turned(t.q_sum + to_pair * P + first, pairs, q, q_row, n, rows, HS);
+            pack_turned(t.dy_sum + to_pair * V + first, pairs, dy, C, n, rows, HV);
         } else if (half) {
-            pack_sum<half>(t.q_sum + to_row / 2 * P, q, qkv_row, n, rows, HS);
-            pack_sum<half>(t.dy_sum + to_row / 2 * P, dy, C, n, rows, HS);
+            pack_sum<half>(t.q_sum + to_row / 2 * P, q, q_row, n, rows, HS);
+            pack_sum<half>(t.dy_sum + to_row / 2 * V, dy, C, n, rows, HV);
         }
-        c.y.with(at, [&](auto* y) { deltas(t.delta + to_row, dy, y, n, C, HS); });
+        c.y.with(at, [&](auto* y) { deltas(t.delta + to_row, dy, y, n, C, HV); });
     }
     t.packed = to;
     ahead.used(n);
@@ -341,20 +345,21 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
 // to dk, dv and dq. span: the queries that attend to some of these keys.
 template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
                                                  int b, int kv, int g, const Stream& stream, int j0, int n, Span span) {
-    const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV, i = kv * group + g;
-    const bool shaped = has_score_transform(c.h), plain = stream.all && !c.h.keys && !shaped;
+    const int HS = c.h.HS, HV = c.h.value_size(), P = padded(HS), V = padded(HV), group = c.h.NH / c.h.NKV;
+    const int Q = padded(words<half>(HS)), VQ = padded(words<half>(HV)), i = kv * group + g;
+    const bool shaped = has_score_transform(c.h), plain = stream.all && !c.h.keys && !c.h.source && !shaped;
     for (int i0 = span.from; i0 < span.to; i0 += QB) {
         const int m = least(QB, c.S - i0);
         if (t.packed < i0 + m) pack_queries<half, Set>(c, t, ahead, b, kv, i0 + m);
         const int64_t row = int64_t(g) * rows_held(c.S) + i0, pairs = pairs_held(c.S);
-        const int64_t sums = TILED<Set> ? g * P * pairs + i0 / 2 : row / 2 * P;
+        const int64_t head_pairs = TILED<Set> ? g * pairs : row / 2, first = TILED<Set> ? i0 / 2 : 0;
         Pair pair = {m,
                      n,
                      i0 - j0,
                      t.q + row * Q,
-                     t.dy + row * Q,
-                     t.q_sum + sums,
-                     t.dy_sum + sums,
+                     t.dy + row * VQ,
+                     t.q_sum + head_pairs * P + first,
+                     t.dy_sum + head_pairs * V + first,
                      pairs,
                      c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0,
                      t.delta + row,
@@ -380,32 +385,33 @@ template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Se
 // on, of sequence b and kv head kv. Adds the tile's contribution to dq.
 template <bool half, class Set> void key_tile(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
                                               int b, int kv, const Stream& stream, int j0) {
-    const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), n = least(KB, stream.keys - j0);
-    const Keys keys = packed_keys(c.qkv, c.S, c.h);
-    const int64_t step = stream.step * keys.row;
-    const int64_t at = b * keys.sequence + stream.key(j0) * keys.row + kv * keys.head;
+    const int HS = c.h.HS, HV = c.h.value_size(), P = padded(HS), V = padded(HV);
+    const int Q = padded(words<half>(HS)), VQ = padded(words<half>(HV)), n = least(KB, stream.keys - j0);
+    const Keys keys = c.keys();
+    const int64_t step = stream.step * keys.row, row = b * keys.sequence + stream.key(j0) * keys.row;
+    const int64_t at = row + kv * keys.head, value_at = row + kv * keys.value_head;
     for (int p = 0; p < n; p += PANEL) {
-        const int64_t row = at + p * step;
-        pack_transposed<half>(t.kt + p * Q, PANEL, keys.k + row, step, least(PANEL, n - p), PANEL, HS);
-        pack_transposed<half>(t.vt + p * Q, PANEL, keys.v + row, step, least(PANEL, n - p), PANEL, HS);
+        const int m = least(PANEL, n - p);
+        pack_transposed<half>(t.kt + p * Q, PANEL, keys.k + at + p * step, step, m, PANEL, HS);
+        pack_transposed<half>(t.vt + p * VQ, PANEL, keys.v + value_at + p * step, step, m, PANEL, HV);
     }
     pack_sum<half>(t.k, keys.k + at, step, n, TILED<Set> ? KB : n, HS);
-    clear(t.dk, 2 * KEY_ROWS * P);    // also dv, which follows
+    clear(t.dk, KEY_ROWS * (P + V));    // also dv, which follows
     const int last = queries_of(c.h, c.S, b, stream.key(j0 + n - 1)).to;
     const Span span = {first_query(c, b, stream.key(j0)), stream.all ? last : c.S};
     for (int g = 0; g < c.h.NH / c.h.NKV; g++) query_tiles<half>(c, t, set, ahead, b, kv, g, stream, j0, n, span);
-    float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
+    float *dk = c.dkv + c.h.first_k() + at, *dv = c.dkv + c.h.first_v() + value_at;
     const float *dk_rows = TILED<Set> ? t.kt : t.dk,
                 *dv_rows = TILED<Set> ? t.vt : t.dv;    // kt, vt are reused
-    if (TILED<Set>) pack_transposed(t.kt, P, t.dk, KB, P, P, KB), pack_transposed(t.vt, P, t.dv, KB, P, P, KB);
+    if (TILED<Set>) pack_transposed(t.kt, P, t.dk, KB, P, P, KB), pack_transposed(t.vt, V, t.dv, KB, V, V, KB);
     const float scale = scale_of(c.h), factor = c.h.dropout.factor();
     for (int j = 0; j < n; j++) {
-        if (j + NEXT < n) fetch(dk + (j + NEXT) * step, HS), fetch(dv + (j + NEXT) * step, HS);
+        if (j + NEXT < n) fetch(dk + (j + NEXT) * step, HS), fetch(dv + (j + NEXT) * step, HV);
         if (stream.all && in_pattern(c.h, j0 + j)) continue;
-        each_vector(HS, [&](int64_t d, auto lanes) {
-            lanes.put(dk + j * step + d, load(dk_rows + j * P + d) * scale);
-            lanes.put(dv + j * step + d, load(dv_rows + j * P + d) * factor);
-        });
+        each_vector(HS,
+                    [&](int64_t d, auto lanes) { lanes.put(dk + j * step + d, load(dk_rows + j * P + d) * scale); });
+        each_vector(HV,
+                    [&](int64_t d, auto lanes) { lanes.put(dv + j * step + d, load(dv_rows + j * V + d) * factor); });
     }
 }
 
@@ -416,8 +422,8 @@ void write_dq(const Back& c, const float* parts, int count, int64_t stride, int 
     for (int g = 0; g < group; g++)
         for (int s = from; s < to; s++) {
             const float* part = parts + (int64_t(g) * rows_held(c.S) + s) * P;
-            float* dq = c.dqkv + (int64_t(b) * c.S + s) * (c.h.NH + 2 * c.h.NKV) * HS + int64_t(kv * group + g) * HS;
-            if (s + NEXT < to) fetch(dq + NEXT * packed_keys(c.qkv, c.S, c.h).row, HS);
+            float* dq = c.dq + (int64_t(b) * c.S + s) * c.h.q_row() + int64_t(kv * group + g) * HS;
+            if (s + NEXT < to) fetch(dq + NEXT * c.h.q_row(), HS);
             each_vector(HS, [&](int64_t d, auto at) {
                 vf total = load(part + d);
                 for (int i = 1; i < count; i++) total += load(part + i * stride + d);
@@ -431,7 +437,7 @@ template <bool half, class Set>
 void head(const WorkItems& work, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead, float* dq, Item item) {
     const Back& c = work.c;
     const int64_t size = dq_floats(c.S, c.h);
-    const Streams streams(c.h, c.S);
+    const Streams streams(c.h, c.key_count());
     t.packed = streams.count > 1 ? 0 : first_query(c, item.b, item.from * KB);
     for (int range = item.from; range < item.to; range++) {
         t.dq = range == item.from ? dq : dq + size;
@@ -483,14 +489,20 @@ template <bool half> void backward(const Back& c, Tiles kind) {
 }
 }    // namespace
 
+template <class P, Tiles tiles> static void cross_attention_backward(float* dq, float* dkv, const float* dy, const P* y,
+                                                                     const float* q, const float* kv, const float* lse,
+                                                                     int B, int S, Heads h) {
+    backward<sizeof(P) == 2 && NATIVE_BF16>({dq, dkv, dy, results(y), q, kv, lse, B, S, h}, tiles);
+}
 template <class P, Tiles tiles> static void attention_backward(float* dqkv, const float* dy, const P* y,
                                                                const float* qkv, const float* lse, int B, int S,
                                                                Heads h) {
-    backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, results(y), qkv, lse, B, S, h}, tiles);
+    cross_attention_backward<P, tiles>(dqkv, dqkv, dy, y, qkv, qkv, lse, B, S, h);
 }
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
     return backward_scratch(call.B, call.S, call.heads);
 }
 
 REGISTER_CPU_TILES(attention_backward, attention_backward, scratch_of)
+REGISTER_CPU_TILES(cross_attention_backward, cross_attention_backward, scratch_of)
 }    // namespace ISA

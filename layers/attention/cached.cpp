@@ -67,6 +67,12 @@ template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS
     });
 }
 
+// Writes a new key and value of key/value head kv to a row of the cache. at: offset in fresh.
+template <class X> void append_row(TypedCache<X> typed, int64_t row, const Keys& fresh, int64_t at, int kv, int HS) {
+    put_row(typed.k, row, fresh.k + at + kv * fresh.head, HS);
+    put_row(typed.v, row, fresh.v + at + kv * fresh.value_head, HS);
+}
+
 // ---- one position -------------------------------------------------------------------------------
 
 // The keys of a part: their positions, and their rows in the cache for the first kv head. For each
@@ -314,10 +320,11 @@ struct KeyRange {
     }
 };
 
-// Computes y of S positions of each sequence, each position by itself. With S = 1 the thread that
-// takes a kv head's last part first appends the head's new key and value.
-template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S,
-                               const int* pos, Heads h) {
+// Computes y of S positions of each sequence, each position by itself. kv: rows of new keys and
+// values, null if the cache has them already. With S = 1 the thread that takes a kv head's last
+// part first appends the head's new key and value.
+template <class X> void decode(Outputs y, const float* queries, const float* kv, TypedCache<X> typed,
+                               const Pages& cache, int B, int S, const int* pos, Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
     int last = 0;
     for (int n = 0; n < N; n++) last = most(last, pos[n]);
@@ -325,13 +332,11 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
     const int64_t parts = int64_t(N) * NH * splits;
     float* o = static_cast<float*>(cpu_scratch(decode_scratch(N, last, h)));
     PartialSoftmax* ends = reinterpret_cast<PartialSoftmax*>(o + parts * P);
-    const Keys fresh = packed_keys(qkv, 1, h);    // each position as a sequence
+    const Keys fresh = kv ? packed_keys(kv, 1, h) : Keys{};
     int64_t all = 0;
     for (int n = 0; n < N; n++) all += int64_t(count_keys(pos[n], h)) * h.NKV;
-    auto append = [&](int n, int kv, int64_t first_head) {
-        const int64_t from = n * fresh.sequence + kv * fresh.head, row = first_head + kv * Pages::SIZE;
-        put_row(typed.k, row, fresh.k + from, HS);
-        put_row(typed.v, row, fresh.v + from, HS);
+    auto append = [&](int n, int head, int64_t first_row) {
+        append_row(typed, first_row + head * Pages::SIZE, fresh, n * fresh.row, head, HS);
     };
     auto join = [&](int n, int head) {
         const int64_t first = int64_t(n) * splits * NH + head, row = int64_t(n) * NH + head;
@@ -339,8 +344,8 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
         if (count > 0) y.with(row * HS, [&](auto* to) { join_parts(to, o + first * P, ends + first, count, NH, HS); });
     };
     const int64_t elements = int64_t(N) * h.NKV * most_keys * HS;
-    each_item(S > 1 ? N : 0, elements, [&](int64_t n) {    // all keys before any attention
-        for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(int(n), kv, cache.row(int(n) / S, 0, pos[n]));
+    each_item(S > 1 && kv ? N : 0, elements, [&](int64_t n) {    // all keys before any attention
+        for (int head = 0; head < h.NKV && pos[n] >= 0; head++) append(int(n), head, cache.row(int(n) / S, 0, pos[n]));
     });
     each_range(all, 1, elements, [&](Range mine, int) {
         KeyRange range = {cache, h, pos, S, mine.to};
@@ -350,13 +355,13 @@ template <class X> void decode(Outputs y, const float* qkv, TypedCache<X> typed,
             const Piece &x = pieces[i % 2], &following = pieces[(i + 1) % 2];
             range.find(pieces[(i + 1) % 2], x.next);
             const int p = pos[x.n], last_key = x.run.n - 1;
-            for (int kv = x.kv; S == 1 && kv < x.end && x.run.key[last_key] == p; kv++)
-                append(x.n, kv, x.run.row[last_key]);
+            for (int head = x.kv; S == 1 && kv && head < x.end && x.run.key[last_key] == p; head++)
+                append(x.n, head, x.run.row[last_key]);
             const int64_t part = (int64_t(x.n) * splits + x.split) * NH;
             for (int first = x.kv * group; first < x.end * group; first += HEADS) {
                 const int end = least(first + HEADS, x.end * group);
                 const Next then = end < x.end * group ? Next{x.run, end / group} : Next{following.run, following.kv};
-                const float* q = qkv + x.n * fresh.sequence;
+                const float* q = queries + int64_t(x.n) * h.q_row();
                 decode_part(o + part * P, ends + part, q, typed, x.run, then, h, first, end, p);
             }
             for (int head = x.kv * group; splits == 1 && head < x.end * group; head++) join(x.n, head);
@@ -377,46 +382,62 @@ int64_t dense_bytes(int keys, const Heads& h) {
 // tiles begin at multiples of up to 256 keys.
 int first_key(int p, const Heads& h) { return has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256); }
 
-// Computes y of S positions of sequence b; positions from number `n` on are padding.
-template <class X>
-void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n, Heads h) {
-    const Keys fresh = packed_keys(qkv, S, h);
-    const int HS = h.HS, end = p + n;
+// Computes y of n positions of sequence b, which are followed by padding. kv: the sequence's new
+// keys and values, for positions p to p + n - 1. Null: the cache has all keys, up to position p.
+template <class X> void prompt(Outputs y, const float* q, const float* kv, TypedCache<X> typed, const Pages& cache,
+                               int b, int p, int n, Heads h) {
+    const Keys fresh = kv ? packed_keys(kv, n, h) : Keys{};
+    const int HS = h.HS, end = kv ? p + n : p + 1;
     const int first = first_key(p, h), keys = end - first;
     const int64_t bytes = dense_bytes(keys, h);
     float* dense = static_cast<float*>(cpu_scratch(bytes + prompt_bytes(h, end)));
     const int64_t head = int64_t(keys) * HS, values = h.NKV * head;
     each_item(h.NKV * keys, int64_t(h.NKV) * keys * HS, [&](int64_t item) {
-        const int kv = int(item) / keys, j = first + int(item) % keys;
-        const int64_t row = cache.row(b, kv, j), to = kv * head + (j - first) * int64_t(HS);
-        if (j >= p) {
-            const int64_t from = b * fresh.sequence + (j - p) * fresh.row + kv * fresh.head;
-            put_row(typed.k, row, fresh.k + from, HS);
-            put_row(typed.v, row, fresh.v + from, HS);
-        }
+        const int i = int(item) / keys, j = first + int(item) % keys;
+        const int64_t row = cache.row(b, i, j), to = i * head + (j - first) * int64_t(HS);
+        if (kv && j >= p) append_row(typed, row, fresh, (j - p) * fresh.row, i, HS);
         get_row(dense + to, typed.k, row, HS);
         get_row(dense + values + to, typed.v, row, HS);
     });
-    const Keys from = {dense - first * int64_t(HS), dense + values - first * int64_t(HS), HS, 0, head};
-    const int64_t row = int64_t(b) * S;
-    y.with(row * h.NH * HS,
-           [&](auto* to) { prompt_forward(outputs(to), qkv + row * fresh.row, from, n, p, h, bytes); });
+    const Keys from = {dense - first * int64_t(HS), dense + values - first * int64_t(HS), HS, 0, head, head};
+    if (!kv) h.source = end;
+    prompt_forward(y, q, from, n, kv ? p : 0, h, bytes);
 }
 
-template <class P> void attention_cached(P* to, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
-    const Outputs y = outputs(to);
-    clear_padding(y, pos, B * S, h.width());
+// kv: rows of the queries' own keys and values, or null.
+template <class P>
+void attend(P* to, const float* q, const float* kv, const Pages& cache, int B, int S, const int* pos, Heads h) {
+    clear_padding(outputs(to), pos, B * S, h.width());
     with_type(cache, [&](auto typed) {
-        if (cache.decode(S)) return decode(y, qkv, typed, cache, B, S, pos, h);
-        for (int b = 0; b < B; b++) {
+        if (cache.decode(S)) return decode(outputs(to), q, kv, typed, cache, B, S, pos, h);
+        for (int64_t b = 0; b < B; b++) {
             int n = 0;
             while (n < S && pos[b * S + n] >= 0) n++;
-            if (n > 0) prompt(y, qkv, typed, cache, b, S, pos[b * S], n, h);
+            const float* own = kv ? kv + b * S * h.kv_row() : nullptr;
+            if (n > 0)
+                prompt(outputs(to + b * S * h.width()), q + b * S * h.q_row(), own, typed, cache, int(b), pos[b * S], n,
+                       h);
         }
     });
 }
+template <class P> void attention_cached(P* y, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+    attend(y, qkv, qkv, cache, B, S, pos, h);
+}
+template <class P>
+void cross_attention_cached(P* y, const float* q, Pages cache, int B, int S, const int* last, Heads h) {
+    attend(y, q, nullptr, cache, B, S, last, h);
+}
+void cache_append(Pages cache, const float* kv, int B, int S, const int* pos, Heads h) {
+    const Keys fresh = packed_keys(kv, 1, h);
+    with_type(cache, [&](auto typed) {
+        each_item(B * S, int64_t(B) * S * h.kv_row(), [&](int64_t n) {
+            for (int head = 0; head < h.NKV && pos[n] >= 0; head++)
+                append_row(typed, cache.row(int(n) / S, head, pos[n]), fresh, n * fresh.row, head, h.HS);
+        });
+    });
+}
 int64_t cached_scratch(const CallSizes& call) {
-    const int end = call.p + call.S;
+    const int end = call.heads.source ? call.p + 1 : call.p + call.S;
     return call.decode ? decode_scratch(call.B * call.S, end - 1, call.heads)
                        : dense_bytes(end - first_key(call.p, call.heads), call.heads) + prompt_bytes(call.heads, end);
 }
@@ -448,5 +469,7 @@ void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, He
 }    // namespace
 
 REGISTER_CPU_WITH_SCRATCH(attention_cached, attention_cached<P>, cached_scratch)
+REGISTER_CPU_WITH_SCRATCH(cross_attention_cached, cross_attention_cached<P>, cached_scratch)
+REGISTER_CPU(cache_append, cache_append)
 REGISTER_CPU(cache_rotate, cache_rotate)
 }    // namespace ISA

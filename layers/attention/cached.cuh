@@ -299,16 +299,18 @@ template <int W, class T, int E> __device__ inline void put_out(T* y, const Stat
 
 // Kinds of calls of decode_kernel. AsTheyAre: one position, queries and key already rotated.
 // WithRope: one position, rotated here. Several: S positions, whose keys are in the cache.
+// has_key: qkv has the position's own key and value; else all keys are in the cache.
 struct AsTheyAre {
     static constexpr bool TURNS = false;
     static constexpr int S = 1;
+    bool has_key;
 };
 struct Several {
-    static constexpr bool TURNS = false;
+    static constexpr bool TURNS = false, has_key = false;
     int S;
 };
 template <class T> struct WithRope {
-    static constexpr bool TURNS = true;
+    static constexpr bool TURNS = true, has_key = true;
     static constexpr int S = 1;
     RopeCall c;
     const T *qw, *kw;
@@ -342,7 +344,8 @@ template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First
 __global__ void __launch_bounds__(THREADS)
     decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
                   Scores scores, const First first) {
-    constexpr bool SEVERAL = std::is_same_v<First, Several>, APPENDS = std::is_same_v<T, X> && !SEVERAL;
+    constexpr bool SEVERAL = std::is_same_v<First, Several>;
+    const bool appends = std::is_same_v<T, X> && first.has_key;
     const int HS = h.HS, rows = THREADS / lanes, lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes;
     const Work<G> w(h, first.S, splits);
     Queries<G, E, SEVERAL ? G : 1> queries;
@@ -359,9 +362,9 @@ __global__ void __launch_bounds__(THREADS)
         return;
     }
 
-    const T *in = qkv + int64_t(w.b) * (h.NH + 2 * h.NKV) * HS,
+    const T *in = qkv + int64_t(w.b) * h.q_row(),
             *q = in + int64_t(w.head(0)) * HS;    // q: one position only
-    const T *new_k = in + int64_t(h.NH + w.kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
+    const T *new_k = in + h.first_k() + int64_t(w.kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
     if constexpr (First::TURNS) {
         SHARED(Vec<T>[(G + 1) * MAX_ROPE_HEADS / VEC<T>], own);
         if (first.c.t.interleaved) rope_heads<T, true>(own[0].v, in, first, w.b, w.head(0), w.count, h.NH + w.kv);
@@ -369,7 +372,7 @@ __global__ void __launch_bounds__(THREADS)
         __syncthreads();
         q = own[0].v, new_k = q + w.count * HS;
     }
-    auto query = [&](int g) { return SEVERAL ? qkv + (w.row(g) * (h.NH + 2 * h.NKV) + w.head(g)) * HS : q + g * HS; };
+    auto query = [&](int g) { return SEVERAL ? qkv + w.row(g) * h.q_row() + w.head(g) * HS : q + g * HS; };
     queries.template load<SHAPED, W>(w, query, scores, lane, HS);
     X *const all_k = static_cast<X*>(cache.k), *const all_v = static_cast<X*>(cache.v);
     State<E> s[G];
@@ -383,8 +386,8 @@ __global__ void __launch_bounds__(THREADS)
             const int i = j + u * rows, at = seen.key(min(i, keys.to - 1));
             const int64_t cache_row = cache.row(w.b, w.kv, at);
             const X *from_k = all_k + cache_row * HS, *from_v = all_v + cache_row * HS;
-            if constexpr (APPENDS)
-                if (at == p) from_k = new_k, from_v = new_v;
+            if constexpr (std::is_same_v<T, X>)
+                if (appends && at == p) from_k = new_k, from_v = new_v;
             k.x[u].from(from_k, lane, HS);
             v.x[u].from(from_v, lane, HS);
             if (LARGEST<X> != 0) k.factor[u] = cache.k_scale[cache_row], v.factor[u] = cache.v_scale[cache_row];
@@ -392,8 +395,8 @@ __global__ void __launch_bounds__(THREADS)
         }
         add_keys<SHAPED>(s, queries, h, scores, k, v, key, lanes);
     }
-    if constexpr (APPENDS)
-        if (w.split == 0 && w.cut == 0 && row == 0) {
+    if constexpr (std::is_same_v<T, X>)
+        if (appends && w.split == 0 && w.cut == 0 && row == 0) {
             const int64_t cache_row = cache.row(w.b, w.kv, p) * HS;
             copy_row<E, W>(all_k + cache_row, new_k, lane, HS);
             copy_row<E, W>(all_v + cache_row, new_v, lane, HS);
@@ -419,24 +422,33 @@ void decode_shape(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, c
 
 }    // namespace
 
-template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+// has_keys: q is qkv, whose keys and values are appended to the cache.
+template <class T>
+static void attend_cache(T* y, const T* q, bool has_keys, Pages cache, int B, int S, const int* pos, Heads h) {
     CHECK(!h.keys, "spans in generation");
     const bool cache_converts = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
     const CachedPlan x(B, S, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());
     void* scratch = x.bytes ? cuda_scratch(x.bytes) : nullptr;
     const bool prompt = !x.takes || (cache_converts && !aligned);    // too rare a case for its own kernels
-    if (S > 1 || prompt || cache_converts) cache_append(qkv, cache, B, S, pos, h);
-    if (S > 1 && cache.from_start && !cache_converts)    // if it converts, queries must read rounded keys
-        return attention_forward(y, static_cast<float*>(scratch), qkv, B, S, h);
-    if (prompt) return attention_prompt(y, qkv, cache, B, S, pos, h);
-    if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, qkv, cache, pos, h, AsTheyAre{});
+    if (has_keys && (S > 1 || prompt || cache_converts)) cache_append(cache, q, B, S, pos, h);
+    if (has_keys && S > 1 && cache.from_start && !cache_converts)    // if it converts, queries must read rounded keys
+        return attention_forward(y, static_cast<float*>(scratch), q, B, S, h);
+    if (prompt) return attention_prompt(y, q, cache, B, S, pos, h);
+    const AsTheyAre one = {has_keys};
+    if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, q, cache, pos, h, one);
     with_cache_type<T>(cache.type, [&]<class X>(X*) {
-        if (S > 1) return decode_shape<T, X, 4, 8, VEC<T>>(x, y, qkv, cache, pos, h, Several{S});
+        if (S > 1) return decode_shape<T, X, 4, 8, VEC<T>>(x, y, q, cache, pos, h, Several{S});
         (x.E == 32  ? decode_shape<T, X, 1, 32, VEC<T>, AsTheyAre>
          : x.G == 1 ? decode_shape<T, X, 1, 8, VEC<T>, AsTheyAre>
          : x.G == 2 ? decode_shape<T, X, 2, 8, VEC<T>, AsTheyAre>
-                    : decode_shape<T, X, 4, 8, VEC<T>, AsTheyAre>)(x, y, qkv, cache, pos, h, AsTheyAre{});
+                    : decode_shape<T, X, 4, 8, VEC<T>, AsTheyAre>)(x, y, q, cache, pos, h, one);
     });
+}
+template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+    attend_cache(y, qkv, true, cache, B, S, pos, h);
+}
+template <class T> void cross_attention_cached(T* y, const T* q, Pages cache, int B, int S, const int* last, Heads h) {
+    attend_cache(y, q, false, cache, B, S, last, h);
 }
 
 // Falls back to two launches in cases without a fused kernel: scores with caps or slopes, norms
@@ -459,5 +471,6 @@ template <class T> void rope_attention_cached(T* y, T* qkv_rot, float* rstd, con
 }
 #define CACHED(T)                                                                                                    \
     template void attention_cached(T*, const T*, Pages, int, int, const int*, Heads);                                \
+    template void cross_attention_cached(T*, const T*, Pages, int, int, const int*, Heads);                          \
     template void rope_attention_cached(T*, T*, float*, const T*, const T*, const T*, const float*, Pages, int, int, \
                                         const int*, const int*, Heads, QkNormRope);

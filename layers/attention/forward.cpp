@@ -17,6 +17,8 @@
 // With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1. Dropout
 // is a pass over the probabilities.
 //
+// Cross-attention: keys are those of another sequence, and values may have a size of their own.
+//
 // Bound by FMAs: 4 S^2/2 HS FLOPs per head, an exp for every 4 HS of them. Extra memory: O(S) a
 // thread.
 #include "layers/simd/amx_tiles.h"
@@ -30,12 +32,12 @@ constexpr int DEPTH = 128;                         // keys per product with v; t
 struct Call {
     Outputs y;
     float* lse;    // may be null
-    const float* qkv;
+    const float* q;
     Keys keys;
     int B, S, pos;    // pos: of the first query
     Heads h;
     int64_t reserved = 0;    // bytes at the beginning of the scratch
-    int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
+    int key_count() const { return h.keys_of(pos + S); }
 };
 
 // An item of work: queries from..to of the heads that share a key/value head.
@@ -59,10 +61,10 @@ struct WorkItems {
     void rows(int i, Rows* r, int& from, int& to) const {
         const Item at = item(i);
         const int n = c.h.NH / c.h.NKV * c.h.HS;
-        const int64_t keys = at.b * c.keys.sequence + at.kv * c.keys.head + c.pos * c.keys.row;
-        r[0] = rows_of(c.qkv + int64_t(at.b) * c.S * c.qkv_row() + int64_t(at.kv) * n, c.qkv_row(), n);
-        r[1] = rows_of(c.keys.k + keys, c.keys.row, c.h.HS);
-        r[2] = rows_of(c.keys.v + keys, c.keys.row, c.h.HS);
+        const int64_t keys = at.b * c.keys.sequence + c.pos * c.keys.row, row = c.h.q_row();
+        r[0] = rows_of(c.q + int64_t(at.b) * c.S * row + int64_t(at.kv) * n, row, n);
+        r[1] = rows_of(c.keys.k + keys + at.kv * c.keys.head, c.keys.row, c.h.HS);
+        r[2] = rows_of(c.keys.v + keys + at.kv * c.keys.value_head, c.keys.row, c.h.value_size());
         from = at.from;
         to = at.to;
     }
@@ -150,22 +152,22 @@ INLINE int panels(const Streams& streams) {
     return n;
 }
 static int64_t forward_floats(const Heads& h, int keys) {    // for floats, or pairs of bf16
-    const int P = padded(h.HS);
-    return int64_t(panels(Streams(h, keys))) * PANEL * P * 2 + QB * (2 * P + LDS + VW + 1);
+    const int P = padded(h.HS) + padded(h.value_size());
+    return int64_t(panels(Streams(h, keys))) * PANEL * P + QB * (P + LDS + VW + 1);
 }
 static ForwardTiles forward_tiles(float* p, const Heads& h, int keys) {
-    const int P = padded(h.HS);
-    const int64_t all = int64_t(panels(Streams(h, keys))) * PANEL * P;
-    float *q = p + 2 * all, *s = q + QB * P, *o = s + QB * LDS, *sums = o + QB * P;
-    return {p, p + all, q, s, o, sums, sums + QB * VW, {}};
+    const int P = padded(h.HS), V = padded(h.value_size());
+    const int64_t all = int64_t(panels(Streams(h, keys))) * PANEL;
+    float *v = p + all * P, *q = v + all * V, *s = q + QB * P, *o = s + QB * LDS, *sums = o + QB * V;
+    return {p, v, q, s, o, sums, sums + QB * VW, {}};
 }
 // Addresses of the panel of packed keys that begins with key j, and of the packed value of key j. j
 // counts packed keys.
 template <bool half> INLINE float* packed_k(const ForwardTiles& t, int j, int HS) {
     return t.kt + int64_t(j) * padded(words<half>(HS));
 }
-template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS) {
-    return t.v + int64_t(words<half>(j)) * padded(HS);
+template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HV) {
+    return t.v + int64_t(words<half>(j)) * padded(HV);
 }
 // m queries of a head from i0 on.
 struct Queries {
@@ -197,8 +199,8 @@ template <bool half, bool masked, class Set>
 static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Prefetcher<WorkItems>& ahead,
                             const Queries& at, const PackedStream& from_stream, int j0) {
     constexpr int UNIT = half ? 2 * VW : VW, R = STRIP<Set>;
-    const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), i0 = at.i0, m = at.m;
-    const int rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
+    const int HS = c.h.HS, HV = c.h.value_size(), P = padded(HV), D = words<half>(HS), Q = padded(D);
+    const int i0 = at.i0, m = at.m, rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
     const ScoreTransform shape(c.h, at.head);
     const float scale = (has_score_transform(c.h) ? 1 : shape.scale) * LOG2E;
     // Row r attends to keys first(r)..limit(r) of the tile; its strip is computed for keys from(r)
@@ -233,7 +235,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
             if (has_score_transform(c.h))
                 shape_scores(t.s + (r + g) * LDS, mask, shape, from_stream.stream, j0, c.pos + i0 + r + g);
             if (r + g < m)
-                c.y.with(((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HS, [&](auto* y) { fetch(y, HS); });
+                c.y.with(((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HV, [&](auto* y) { fetch(y, HV); });
         }
         online_softmax<half>(t.s + r * LDS, mask, scale, t.top + r, t.sums + r * VW, t.o + r * P, P);
     }
@@ -243,7 +245,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
             const int end = least(limit(r + R - 1), p + DEPTH), start = most(from(r), p);
             if (end > start)
                 strip_by<true, half>(set, P, words<half>(end - start), t.s + r * LDS + words<half>(start), LDS,
-                                     packed_v<half>(t, packed + start, HS), P, t.o + r * P, P);
+                                     packed_v<half>(t, packed + start, HV), P, t.o + r * P, P);
         }
 }
 
@@ -253,7 +255,7 @@ template <bool half, class Set> static void add_stream(const Call& c, ForwardTil
                                                        const PackedStream& s) {
     for (int r = 0; r < at.m; r++) t.mask[r] = s.stream.of(keys_of(c.h, c.S, at.b, c.pos + at.i0 + r));
     const int from = t.mask[0].from, last = t.mask[at.m - 1].from, to = t.mask[at.m - 1].to;
-    const bool causal = s.stream.all && !c.h.keys;
+    const bool causal = s.stream.all && !c.h.keys && !c.h.source;
     for (int j0 = from / KB * KB; j0 < to; j0 += KB)
         causal&& j0 >= last ? query_tile_step<half, false>(c, t, set, ahead, at, s, j0)
                             : query_tile_step<half, true>(c, t, set, ahead, at, s, j0);
@@ -263,9 +265,9 @@ template <bool half, class Set> static void add_stream(const Call& c, ForwardTil
 template <bool half, class Set> static void query_tile(const Call& c, ForwardTiles& t, Set& set,
                                                        Prefetcher<WorkItems>& ahead, const Streams& streams,
                                                        const Queries& at) {
-    const int HS = c.h.HS, P = padded(HS), m = at.m, rows = tiles(m, MR) * MR;
-    const int64_t row = int64_t(at.b) * c.S + at.i0;
-    pack_rows<half>(t.q, c.qkv + row * c.qkv_row() + int64_t(at.head) * HS, c.qkv_row(), m, rows, HS);
+    const int HS = c.h.HS, HV = c.h.value_size(), P = padded(HV), m = at.m, rows = tiles(m, MR) * MR;
+    const int64_t row = int64_t(at.b) * c.S + at.i0, q_row = c.h.q_row();
+    pack_rows<half>(t.q, c.q + row * q_row + int64_t(at.head) * HS, q_row, m, rows, HS);
     clear(t.o, int64_t(rows) * P);
     clear(t.sums, rows * VW);
     for (int r = 0; r < rows; r++) t.top[r] = -INF;
@@ -274,8 +276,8 @@ template <bool half, class Set> static void query_tile(const Call& c, ForwardTil
     float* lse = c.lse + (int64_t(at.b) * c.h.NH + at.head) * c.S + at.i0;
     for (int r = 0; r < m; r++) {
         const float total = sum(load(t.sums + r * VW)), inverse = c.h.dropout.factor() / total;
-        c.y.with(((row + r) * c.h.NH + at.head) * HS, [&](auto* y) {    // y[b,s,head,:]
-            each_vector(HS, [&](int64_t d, auto vec) { vec.put(y + d, load(t.o + r * P + d) * inverse); });
+        c.y.with(((row + r) * c.h.NH + at.head) * HV, [&](auto* y) {    // y[b,s,head,:]
+            each_vector(HV, [&](int64_t d, auto vec) { vec.put(y + d, load(t.o + r * P + d) * inverse); });
         });
         t.sums[r] = total;    // overwrites sums that have been read
     }
@@ -289,14 +291,15 @@ template <bool half, class Set> static void query_tile(const Call& c, ForwardTil
 // Packs keys and values of a stream from `from` to `to`, in whole panels. Values beyond the last
 // key become zero, because tiles multiply them by zero probabilities.
 template <bool half>
-static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s, int64_t head, int from, int to) {
-    const int HS = c.h.HS;
+static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s, int b, int kv, int from, int to) {
+    const int HS = c.h.HS, HV = c.h.value_size();
     const int64_t step = s.stream.step * c.keys.row;
     for (; from < to; from += PANEL) {
         const int n = least(PANEL, s.stream.keys - from);
-        const int64_t row = head + s.stream.key(from) * c.keys.row;
-        pack_transposed<half>(packed_k<half>(t, s.panel + from, HS), PANEL, c.keys.k + row, step, n, PANEL, HS);
-        pack_sum<half>(packed_v<half>(t, s.panel + from, HS), c.keys.v + row, step, n, PANEL, HS);
+        const int64_t row = b * c.keys.sequence + s.stream.key(from) * c.keys.row;
+        const float *k = c.keys.k + row + kv * c.keys.head, *v = c.keys.v + row + kv * c.keys.value_head;
+        pack_transposed<half>(packed_k<half>(t, s.panel + from, HS), PANEL, k, step, n, PANEL, HS);
+        pack_sum<half>(packed_v<half>(t, s.panel + from, HV), v, step, n, PANEL, HV);
     }
     return from;
 }
@@ -304,10 +307,9 @@ static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s
 template <bool half, class Set>
 static void run_item(const Call& c, const WorkItems& work, int item, ForwardTiles t, Set& set) {
     const int group = c.h.NH / c.h.NKV;
-    const Streams streams(c.h, c.pos + c.S);
+    const Streams streams(c.h, c.key_count());
     Prefetcher<WorkItems> ahead = {work, 768 / (c.S + 64) + 1};    // all rows of an item within its products
     const auto [b, kv, from, to] = work.item(item);
-    const int64_t head = b * c.keys.sequence + kv * c.keys.head;
     int packed[3] = {keys_of(c.h, c.S, b, c.pos + from).from / KB * KB, 0, 0};
     ahead.enter(item);
     for (int i = kv * group; i < (kv + 1) * group; i++)
@@ -315,7 +317,7 @@ static void run_item(const Call& c, const WorkItems& work, int item, ForwardTile
             const int m = least(QB, c.S - i0);
             const Span window = keys_of(c.h, c.S, b, c.pos + i0 + m - 1);
             for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
-                packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n], streams.s[n].of(window).to);
+                packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, b, kv, packed[n], streams.s[n].of(window).to);
             query_tile<half>(c, t, set, ahead, streams, {b, i, i0, m});
             if (i == kv * group) ahead.used(least(QB, to - i0));
         }
@@ -323,11 +325,11 @@ static void run_item(const Call& c, const WorkItems& work, int item, ForwardTile
 template <bool half> static void forward(const Call& c, Tiles kind = Tiles::none) {
     const int threads = pool_threads();
     const WorkItems work(c, threads);
-    const int64_t floats = forward_floats(c.h, c.pos + c.S);
+    const int64_t floats = forward_floats(c.h, c.key_count());
     char* all = static_cast<char*>(cpu_scratch(c.reserved + int64_t(sizeof(float)) * floats * threads));
     float* scratch = reinterpret_cast<float*>(all + c.reserved);
     each_chunk(work.items, [&](int64_t item, int worker) {
-        const ForwardTiles t = forward_tiles(scratch + floats * worker, c.h, c.pos + c.S);
+        const ForwardTiles t = forward_tiles(scratch + floats * worker, c.h, c.key_count());
         Vectors vectors;
         if constexpr (half)
             if (kind != Tiles::none)
@@ -337,20 +339,27 @@ template <bool half> static void forward(const Call& c, Tiles kind = Tiles::none
 }
 
 template <class P, Tiles tiles>
+static void cross_attention_forward(P* y, float* lse, const float* q, const float* kv, int B, int S, Heads h) {
+    forward<sizeof(P) == 2 && NATIVE_BF16>({outputs(y), lse, q, packed_keys(kv, S, h), B, S, 0, h}, tiles);
+}
+template <class P, Tiles tiles>
 static void attention_forward(P* y, float* lse, const float* qkv, int B, int S, Heads h) {
-    forward<sizeof(P) == 2 && NATIVE_BF16>({outputs(y), lse, qkv, packed_keys(qkv, S, h), B, S, 0, h}, tiles);
+    cross_attention_forward<P, tiles>(y, lse, qkv, qkv, B, S, h);
 }
 
-template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) { return prompt_bytes(call.heads, call.S); }
+template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
+    return prompt_bytes(call.heads, call.heads.keys_of(call.S));
+}
 
 // A prompt's attention in generation: bytes of scratch. The caller of prompt_forward allocates them
 // together with `reserved` bytes of its own, which come first.
 int64_t prompt_bytes(const Heads& h, int keys) {
     return int64_t(sizeof(float)) * forward_floats(h, keys) * pool_threads();
 }
-void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved) {
-    forward<false>({y, nullptr, qkv, keys, 1, S, pos, h, reserved});
+void prompt_forward(Outputs y, const float* q, Keys keys, int S, int pos, const Heads& h, int64_t reserved) {
+    forward<false>({y, nullptr, q, keys, 1, S, pos, h, reserved});
 }
 
 REGISTER_CPU_TILES(attention_forward, attention_forward, scratch_of)
+REGISTER_CPU_TILES(cross_attention_forward, cross_attention_forward, scratch_of)
 }    // namespace ISA

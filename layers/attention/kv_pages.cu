@@ -23,13 +23,13 @@ template <class X, class F> __device__ inline void put_row(X* rows, float* facto
 }
 
 template <class T, class X> __global__ void __launch_bounds__(THREADS)
-    append_kernel(const T* qkv, Pages cache, int64_t n, int S, const int* pos, Heads h) {
+    append_kernel(const T* kvs, Pages cache, int64_t n, int S, const int* pos, Heads h) {
     const int64_t i = int64_t(blockIdx.x) * WARPS + threadIdx.x / 32, at = i / (2 * h.NKV);    // at: (b,s)
     if (i >= n || pos[at] < 0) return;
     const int head = int(i % (2 * h.NKV)), kv = head % h.NKV;
     const bool value = head >= h.NKV;
     const int64_t row = cache.row(int(at / S), kv, pos[at]);
-    const T* from = qkv + (at * (h.NH + 2 * h.NKV) + h.NH + head) * h.HS;
+    const T* from = kvs + at * h.kv_row() + h.first_k() + head * h.HS;
     put_row(static_cast<X*>(value ? cache.v : cache.k), value ? cache.v_scale : cache.k_scale, row, h.HS,
             [&](int d) { return to_float(from[d]); });
 }
@@ -60,10 +60,10 @@ template <class X> __global__ void __launch_bounds__(THREADS)
 unsigned blocks(int64_t rows) { return unsigned(ceil_div(rows, WARPS)); }
 }    // namespace
 
-template <class T> void cache_append(const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h) {
+template <class T> void cache_append(Pages cache, const T* kv, int B, int S, const int* pos, Heads h) {
     const int64_t n = int64_t(B) * S * 2 * h.NKV;
     with_cache_type<T>(cache.type, [&]<class X>(X*) {
-        launch(append_kernel<T, X>, {blocks(n), THREADS}, qkv, cache, n, S, pos, h);
+        launch(append_kernel<T, X>, {blocks(n), THREADS}, kv, cache, n, S, pos, h);
     });
 }
 template <class T>
@@ -73,8 +73,8 @@ void cache_rotate(Pages cache, const int* pages, int n, const float* cos_sin, He
         launch(rotate_pages_kernel<X>, {blocks(rows), THREADS}, cache, pages, rows, cos_sin, h, t);
     });
 }
-#define INSTANCES(T)                                                                 \
-    template void cache_append(const T*, const Pages&, int, int, const int*, Heads); \
+#define INSTANCES(T)                                                          \
+    template void cache_append(Pages, const T*, int, int, const int*, Heads); \
     template void cache_rotate<T>(Pages, const int*, int, const float*, Heads, QkNormRope);
 INSTANCES(float)
 INSTANCES(bf16)

@@ -39,20 +39,19 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
     }
 }
 
-// Source of keys and values: packed qkv.
+// Source of keys and values: an array.
 template <class T> struct PackedKeys {
     typedef Rows<T> Some;
     static constexpr bool CACHED = false;
-    const T* qkv;
+    const T* kv;
     __device__ int first(int, int) const { return 0; }    // position of a sequence's first query
     __device__ int queries(int, int S) const { return S; }
-    __device__ Some keys(const Heads& h, int S, int b, int kv) const {
-        return Head<T>(h, S, b, h.NH + kv).in_qkv(qkv, 0, S);
-    }
-    __device__ Some values(const Heads& h, int S, int b, int kv) const { return keys(h, S, b, h.NKV + kv); }
+    __device__ Some keys(const Head<T>& at, int, int) const { return at.keys(kv); }
+    __device__ Some values(const Head<T>& at, int, int) const { return at.values(kv); }
 };
-// Source of keys and values: a cache. pos (B,S): the queries' positions; below 0 for padding.
-struct PagedKeys {
+// Source of keys and values: a cache. pos (B,S): the queries' positions or, with Heads::source, the
+// position of the last key; below 0 for padding.
+template <class T> struct PagedKeys {
     typedef PagedRows Some;
     static constexpr bool CACHED = true;    // generation has no dropout
     Pages cache;
@@ -67,10 +66,10 @@ struct PagedKeys {
         }
         return n;
     }
-    __device__ Some keys(const Heads&, int, int b, int kv) const {
+    __device__ Some keys(const Head<T>&, int b, int kv) const {
         return {cache.k, cache.k_scale, cache, b, kv, 0, 1, 0};
     }
-    __device__ Some values(const Heads&, int, int b, int kv) const {
+    __device__ Some values(const Head<T>&, int b, int kv) const {
         return {cache.v, cache.v_scale, cache, b, kv, 0, 1, 0};
     }
 };
@@ -81,25 +80,26 @@ struct ForwardShared {
 
 // A block has 64 queries of a head. The last tiles, which see most keys, start first.
 template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-    forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h, Scores scores) {
+    forward_kernel(T* y, float* lse, const T* qs, Source source, int B, int S, Heads h, Scores scores) {
     typedef typename Source::Some Some;
     ForwardShared& sh = dynamic_shared<ForwardShared>();
-    const int HS = h.HS;
-    const Work w = work<D>(B, h.NH, S, HS, true);
+    const int HS = h.HS, HV = h.value_size();
+    const Work w = work<D>(B, h.NH, S, HV, true);
     const int p0 = source.first(w.b, S), queries = source.queries(w.b, S), to = min(queries, w.row + TILE);
     const Head<T> at(h, S, w.b, w.head);
+    if (Source::CACHED && h.source) h.source = p0 + 1;
     if constexpr (Source::CACHED) {    // zeroes outputs of padding, from `queries` on
-        const int columns = min(D, HS - w.column), pad = max(queries, w.row), rows = min(S, w.row + TILE) - pad;
-        T* from = y + at.y + pad * at.y_stride + w.column;
+        const int columns = min(D, HV - w.column), pad = max(queries, w.row), rows = min(S, w.row + TILE) - pad;
+        T* from = y + at.y + pad * at.y_row + w.column;
         for (int i = int(threadIdx.x); i < rows * columns; i += THREADS)
-            from[i / columns * at.y_stride + i % columns] = from_float<T>(0);
+            from[i / columns * at.y_row + i % columns] = from_float<T>(0);
     }
     if (to <= w.row) return;
     const Span first = keys_of(h, S, w.b, p0 + w.row), last = keys_of(h, S, w.b, p0 + to - 1);
-    const Streams streams(h, p0 + queries);
-    const Rows<T> q = at.in_qkv(qkv, w.row, to);
+    const Streams streams(h, h.keys_of(p0 + queries));
+    const Rows<T> q = at.queries(qs, w.row, to);
     const int kv = w.head / (h.NH / h.NKV);
-    const Some k = source.keys(h, S, w.b, kv), v = source.values(h, S, w.b, kv);
+    const Some k = source.keys(at, w.b, kv), v = source.values(at, w.b, kv);
     const RowMask sight(h, S, w.b, w.row, p0);
     const PositionBias slope = SHAPED ? scores.slope(w.head) : PositionBias{};
 
@@ -118,7 +118,7 @@ template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bo
             Sums s = {};
             add_abt(s, Operand<T>{sh.q, q, kept}, Operand<T, Some>{sh.kv, k.in(stream, end).from(t0), false}, HS);
             online_softmax<SHAPED>(sh.p, o, top, sum, s, sight, stream, t0, scores, slope, stays);
-            add_ab(o, sh.p, Operand<T, Some>{sh.kv, v.in(stream, end).from(t0), false}, w.column, HS);
+            add_ab(o, sh.p, Operand<T, Some>{sh.kv, v.in(stream, end).from(t0), false}, w.column, HV);
         }
     }
     float inverse[ROWS];
@@ -130,16 +130,17 @@ template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bo
         if (lse && w.column == 0 && threadIdx.x % 16 == 0 && i < S) lse[at.lse + i] = (top[r] + log2f(sum[r])) * LN2;
     }
     auto keep = [&](int r) { return w.row + r < to; };
-    store_sums(y + at.y + w.row * at.y_stride, at.y_stride, keep, w.column, HS, o, inverse);
+    store_sums(y + at.y + w.row * at.y_row, at.y_row, keep, w.column, HV, o, inverse);
 }
 
-template <class T, class Source> void forward(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h) {
+template <class T, class Source> void forward(T* y, float* lse, const T* q, Source source, int B, int S, Heads h) {
     const Scores scores(h);
     for_shape(scores, [&](auto SHAPED) {
-        const bool small_head = h.HS <= 64;
-        const unsigned grid = small_head ? blocks<64>(B, h.NH, S, h.HS) : blocks<128>(B, h.NH, S, h.HS);
+        const int HV = h.value_size();
+        const bool small_head = HV <= 64;
+        const unsigned grid = small_head ? blocks<64>(B, h.NH, S, HV) : blocks<128>(B, h.NH, S, HV);
         launch(small_head ? forward_kernel<T, 64, SHAPED, Source> : forward_kernel<T, 128, SHAPED, Source>,
-               {grid, THREADS, sizeof(ForwardShared)}, y, lse, qkv, source, B, S, h, scores);
+               {grid, THREADS, sizeof(ForwardShared)}, y, lse, q, source, B, S, h, scores);
     });
 }
 
@@ -147,16 +148,15 @@ template <class T, class Source> void forward(T* y, float* lse, const T* qkv, So
 
 // ---- entries ------------------------------------------------------------------------------------
 
-template <class T> void attention_forward_simt(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
-    forward(y, lse, qkv, PackedKeys<T>{qkv}, B, S, h);
+template <class T> void attention_forward_simt(T* y, float* lse, const T* q, const T* kv, int B, int S, Heads h) {
+    forward(y, lse, q, PackedKeys<T>{kv}, B, S, h);
 }
-template <class T>
-void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h) {
-    forward(y, nullptr, qkv, PagedKeys{cache, pos}, B, S, h);
+template <class T> void attention_prompt(T* y, const T* q, const Pages& cache, int B, int S, const int* pos, Heads h) {
+    forward(y, nullptr, q, PagedKeys<T>{cache, pos}, B, S, h);
 }
 
-#define INSTANCES(T)                                                             \
-    template void attention_forward_simt(T*, float*, const T*, int, int, Heads); \
+#define INSTANCES(T)                                                                       \
+    template void attention_forward_simt(T*, float*, const T*, const T*, int, int, Heads); \
     template void attention_prompt(T*, const T*, const Pages&, int, int, const int*, Heads);
 INSTANCES(float)
 INSTANCES(bf16)

@@ -191,21 +191,30 @@ template <class T, int U, class Keep> __device__ inline void store_sums(T* to, i
         }
 }
 
-// One head (q heads first, then k, then v) of a sequence: offsets of rows in qkv, y or dy, and lse.
+// Query head `head` of sequence b and the key/value head that it uses: offsets of their rows in the
+// arrays of queries, of keys and values, of y or dy, and in lse.
 template <class T> struct Head {
-    int64_t qkv, qkv_stride, y, y_stride, lse;
-    bool vectors;
-    __device__ Head(Heads h, int S, int b, int head) {
-        qkv_stride = int64_t(h.NH + 2 * h.NKV) * h.HS, qkv = int64_t(b) * S * qkv_stride + int64_t(head) * h.HS;
-        y_stride = int64_t(h.NH) * h.HS, y = int64_t(b) * S * y_stride + int64_t(head) * h.HS;
+    int64_t q, q_row, k, v, kv_row, y, y_row, lse;
+    int key_count;
+    bool vectors, value_vectors;    // rows of keys, of values are 16-byte aligned
+    __device__ Head(const Heads& h, int S, int b, int head) {
+        const int kv = head / (h.NH / h.NKV), HV = h.value_size();
+        key_count = h.keys_of(S);
+        q_row = h.q_row(), q = int64_t(b) * S * q_row + int64_t(head) * h.HS;
+        kv_row = h.kv_row(), k = int64_t(b) * key_count * kv_row + h.first_k() + int64_t(kv) * h.HS;
+        v = k + (h.first_v() - h.first_k()) + int64_t(kv) * (HV - h.HS);
+        y_row = h.width(), y = int64_t(b) * S * y_row + int64_t(head) * HV;
         lse = (int64_t(b) * h.NH + head) * S;
-        vectors = h.HS % VEC<T> == 0;
+        vectors = h.HS % VEC<T> == 0 && (q_row | kv_row) % VEC<T> == 0;
+        value_vectors = HV % VEC<T> == 0 && vectors;
     }
-    __device__ Rows<T> in_qkv(const T* p, int from, int to) const {
-        return {p + qkv + from * qkv_stride, qkv_stride, to - from, vectors};
+    __device__ Rows<T> queries(const T* p, int from, int to) const {
+        return {p + q + from * q_row, q_row, to - from, vectors};
     }
+    __device__ Rows<T> keys(const T* p) const { return {p + k, kv_row, key_count, vectors}; }
+    __device__ Rows<T> values(const T* p) const { return {p + v, kv_row, key_count, value_vectors}; }
     __device__ Rows<T> in_y(const T* p, int from, int to) const {
-        return {p + y + from * y_stride, y_stride, to - from, vectors};
+        return {p + y + from * y_row, y_row, to - from, value_vectors};
     }
 };
 

@@ -17,14 +17,15 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     const int64_t row = mine < rows ? mine : rows - 1;    // (b,s,head)
     const int lane = int(threadIdx.x) % lanes;
     float sum = 0;
-    if (h.HS % VEC<T> == 0) {
-        for (int d = lane * VEC<T>; d < h.HS; d += lanes * VEC<T>) {
-            const Vec<T> a = load<VEC<T>>(dy + row * h.HS + d), b = load<VEC<T>>(y + row * h.HS + d);
+    const int HV = h.value_size();
+    if (HV % VEC<T> == 0) {
+        for (int d = lane * VEC<T>; d < HV; d += lanes * VEC<T>) {
+            const Vec<T> a = load<VEC<T>>(dy + row * HV + d), b = load<VEC<T>>(y + row * HV + d);
 #pragma unroll
             for (int e = 0; e < VEC<T>; e++) sum += a[e] * b[e];
         }
     } else {
-        for (int d = lane; d < h.HS; d += lanes) sum += to_float(dy[row * h.HS + d]) * to_float(y[row * h.HS + d]);
+        for (int d = lane; d < HV; d += lanes) sum += to_float(dy[row * HV + d]) * to_float(y[row * HV + d]);
     }
     for (int bit = lanes / 2; bit; bit >>= 1) sum += __shfl_xor_sync(0xffffffff, sum, bit);
     const int64_t n = row / h.NH;
@@ -37,19 +38,17 @@ struct DqShared {
 
 // Computes dq of 64 queries of a head, over the keys that they attend to.
 template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-    dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
-              Scores scores) {
+    dq_kernel(T* dqs, const T* dy, const T* qs, const T* kv, const float* lse, const float* delta, int B, int S,
+              Heads h, Scores scores) {
     DqShared& sh = dynamic_shared<DqShared>();
-    const int HS = h.HS;
+    const int HS = h.HS, HV = h.value_size();
     const Work w = work<D>(B, h.NH, S, HS, true);
-    const int to = min(S, w.row + TILE), kv = w.head / (h.NH / h.NKV);
+    const int to = min(S, w.row + TILE);
     const Head<T> at(h, S, w.b, w.head);
-    const Rows<T> q = at.in_qkv(qkv, w.row, to), g = at.in_y(dy, w.row, to);
-    const Rows<T> k = Head<T>(h, S, w.b, h.NH + kv).in_qkv(qkv, 0, S);
-    const Rows<T> v = Head<T>(h, S, w.b, h.NH + h.NKV + kv).in_qkv(qkv, 0, S);
+    const Rows<T> q = at.queries(qs, w.row, to), g = at.in_y(dy, w.row, to), k = at.keys(kv), v = at.values(kv);
     const RowMask sight(h, S, w.b, w.row, 0);
     const Span first = keys_of(h, S, w.b, w.row), last = keys_of(h, S, w.b, to - 1);
-    const Streams streams(h, S);
+    const Streams streams(h, at.key_count);
     const PositionBias slope = SHAPED ? scores.slope(w.head) : PositionBias{};
 
     const float factor = h.dropout.factor();
@@ -61,7 +60,7 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
         const Rows<T> keys = k.in(stream, end), values = v.in(stream, end);
         for (int t0 = stream.of(first).from; t0 < end; t0 += TILE, kept = true) {
             Sums dp = {}, s = {};
-            add_abt(dp, Operand<T>{sh.dy, g, kept}, Operand<T>{sh.kv, values.from(t0), false}, HS);
+            add_abt(dp, Operand<T>{sh.dy, g, kept}, Operand<T>{sh.kv, values.from(t0), false}, HV);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const float mean = delta[at.lse + min(w.row + tile_row(r), S - 1)];
@@ -92,7 +91,7 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
 #pragma unroll
     for (int r = 0; r < ROWS; r++) scales[r] = scores.scale;
     auto keep = [&](int r) { return w.row + r < S; };
-    store_sums(dqkv + (q.first - qkv), q.stride, keep, w.column, HS, dq, scales);
+    store_sums(dqs + (q.first - qs), q.stride, keep, w.column, HS, dq, scales);
 }
 
 struct DkvShared {
@@ -115,17 +114,17 @@ __device__ inline Stream own_stream(const Streams& streams, int& tile) {
 
 // Computes dk and dv of 64 keys, over all queries of the group's heads that attend to them.
 template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-    dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
-               Scores scores) {
+    dkv_kernel(T* dkv, const T* dy, const T* qs, const T* kv, const float* lse, const float* delta, int B, int S,
+               Heads h, Scores scores) {
     auto& sh = dynamic_shared<std::conditional_t<SHAPED, ShapedDkvShared, DkvShared>>();
-    const int HS = h.HS, group = h.NH / h.NKV;
-    const Work w = work<D>(B, h.NKV, S, HS, false);
-    const Streams streams(h, S);
+    const int HS = h.HS, HV = h.value_size(), group = h.NH / h.NKV;
+    const Work w = work<D>(B, h.NKV, S, max(HS, HV), false);
+    const Head<T> own(h, S, w.b, w.head * group);
+    const Streams streams(h, own.key_count);
     int tile = w.row / TILE;
     const Stream stream = own_stream(streams, tile);
     const int row = tile * TILE, last = min(stream.keys, row + TILE) - 1;
-    const Rows<T> k = Head<T>(h, S, w.b, h.NH + w.head).in_qkv(qkv, 0, S).in(stream, last + 1).from(row);
-    const Rows<T> v = Head<T>(h, S, w.b, h.NH + h.NKV + w.head).in_qkv(qkv, 0, S).in(stream, last + 1).from(row);
+    const Rows<T> k = own.keys(kv).in(stream, last + 1).from(row), v = own.values(kv).in(stream, last + 1).from(row);
     const Span seen_by = stream.all ? Span{queries_of(h, S, w.b, row).from, queries_of(h, S, w.b, last).to}
                                     : Span{stream.key(row), S};
 
@@ -136,7 +135,7 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
         const PositionBias slope = SHAPED ? scores.slope(head) : PositionBias{};
         for (int i0 = seen_by.from; i0 < seen_by.to; i0 += TILE) {
             const bool kept = i0 > seen_by.from || head > w.head * group;
-            const Rows<T> q = at.in_qkv(qkv, i0, S), g = at.in_y(dy, i0, S);
+            const Rows<T> q = at.queries(qs, i0, S), g = at.in_y(dy, i0, S);
             Sums s = {}, dp = {};
             add_abt(s, Operand<T>{sh.k, k, kept}, Operand<T>{sh.q, q, false}, HS);
 #pragma unroll
@@ -156,8 +155,8 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
                     sh.p.x[tile_row(r)][tile_column(c)] = p;
                 }
             }
-            add_ab(dv, sh.p, Operand<T>{sh.q, g, false}, w.column, HS);
-            add_abt(dp, Operand<T>{sh.v, v, kept}, Operand<T>{sh.q, g, true}, HS);
+            add_ab(dv, sh.p, Operand<T>{sh.q, g, false}, w.column, HV);
+            add_abt(dp, Operand<T>{sh.v, v, kept}, Operand<T>{sh.q, g, w.column < HV}, HV);
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 const float mean = delta[at.lse + min(i0 + tile_column(c), S - 1)];
@@ -180,20 +179,21 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
     for (int r = 0; r < ROWS; r++) factors[r] = factor, scales[r] = scores.scale;
     // Keys of a sparse pattern are stored by the block that has them in the pattern's stream.
     auto keep = [&](int r) { return row + r <= last && !(stream.all && in_pattern(h, row + r)); };
-    store_sums(dqkv + (k.first - qkv), k.stride, keep, w.column, HS, dk, scales);
-    store_sums(dqkv + (v.first - qkv), v.stride, keep, w.column, HS, dv, factors);
+    store_sums(dkv + (k.first - kv), k.stride, keep, w.column, HS, dk, scales);
+    store_sums(dkv + (v.first - kv), v.stride, keep, w.column, HV, dv, factors);
 }
 
-template <class T, int D>
-void backward(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h) {
+template <class T, int D> void backward(T* dq, T* dkv, const T* dy, const T* q, const T* kv, const float* lse,
+                                        const float* delta, int B, int S, Heads h) {
     const Scores scores(h);
     for_shape(scores, [&](auto SHAPED) {
         const size_t shared = SHAPED ? sizeof(ShapedDkvShared) : sizeof(DkvShared);
-        const Streams streams(h, S);
+        const Streams streams(h, h.keys_of(S));
+        const int widest = std::max(h.HS, h.value_size());
         unsigned grid = 0;
-        for (int n = 0; n < streams.count; n++) grid += blocks<D>(B, h.NKV, streams.s[n].keys, h.HS);
-        launch(dkv_kernel<T, D, SHAPED>, {grid, THREADS, shared}, dqkv, dy, qkv, lse, delta, B, S, h, scores);
-        launch(dq_kernel<T, D, SHAPED>, {blocks<D>(B, h.NH, S, h.HS), THREADS, sizeof(DqShared)}, dqkv, dy, qkv, lse,
+        for (int n = 0; n < streams.count; n++) grid += blocks<D>(B, h.NKV, streams.s[n].keys, widest);
+        launch(dkv_kernel<T, D, SHAPED>, {grid, THREADS, shared}, dkv, dy, q, kv, lse, delta, B, S, h, scores);
+        launch(dq_kernel<T, D, SHAPED>, {blocks<D>(B, h.NH, S, h.HS), THREADS, sizeof(DqShared)}, dq, dy, q, kv, lse,
                delta, B, S, h, scores);
     });
 }
@@ -202,19 +202,22 @@ void backward(T* dqkv, const T* dy, const T* qkv, const float* lse, const float*
 
 template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h) {
     int lanes = 1;
-    while (lanes < 32 && lanes * VEC<T> < h.HS) lanes *= 2;
+    while (lanes < 32 && lanes * VEC<T> < h.value_size()) lanes *= 2;
     const int64_t rows = int64_t(B) * S * h.NH;
     launch(delta_kernel<T>, {unsigned(ceil_div(rows * lanes, THREADS)), THREADS}, delta, dy, y, B, S, lanes, h);
 }
 template void attention_delta(float*, const float*, const float*, int, int, Heads);
 template void attention_delta(float*, const bf16*, const bf16*, int, int, Heads);
 
-template <class T>
-void attention_backward_simt(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
+template <class T> void attention_backward_simt(T* dq, T* dkv, const T* dy, const T* y, const T* q, const T* kv,
+                                                const float* lse, int B, int S, Heads h) {
     float* delta = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::simt, B, S, h)));
     attention_delta(delta, dy, y, B, S, h);
-    if (h.HS <= 64) backward<T, 64>(dqkv, dy, qkv, lse, delta, B, S, h);
-    else backward<T, 128>(dqkv, dy, qkv, lse, delta, B, S, h);
+    if (std::max(h.HS, h.value_size()) <= 64) backward<T, 64>(dq, dkv, dy, q, kv, lse, delta, B, S, h);
+    else backward<T, 128>(dq, dkv, dy, q, kv, lse, delta, B, S, h);
 }
-template void attention_backward_simt(float*, const float*, const float*, const float*, const float*, int, int, Heads);
-template void attention_backward_simt(bf16*, const bf16*, const bf16*, const bf16*, const float*, int, int, Heads);
+#define INSTANCE(T)                                                                                               \
+    template void attention_backward_simt(T*, T*, const T*, const T*, const T*, const T*, const float*, int, int, \
+                                          Heads);
+INSTANCE(float)
+INSTANCE(bf16)

@@ -83,21 +83,20 @@ __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)
 }
 
 template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
-    forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
+    forward_kernel(bf16* y, float* lse, const bf16* qs, const bf16* kvs, Call c) {
     typedef ForwardTiles<D> Tiles;
     constexpr int M = Tiles::M, KEYS = Tiles::KEYS, STAGES = Tiles::STAGES;
     Tiles& tiles = dynamic_shared<Tiles>();
     const TileCoord at = tile_coord(c, blockIdx.x);
     const int b = at.head / c.h.NH, head = at.head % c.h.NH, kv = head / (c.h.NH / c.h.NKV);
     const int first = (c.tiles - 1 - at.tile) * Tiles::QUERIES, row = threadIdx.x / 32 * M * 16;
-    const bf16* sequence = qkv + b * (c.S * c.row);
-    const Rows<const bf16> q = {sequence + head * c.h.HS, c.row};
-    const bf16* k = sequence + (c.h.NH + kv) * c.h.HS;
+    const Rows<const bf16> q = {qs + c.q(b, head), c.q_row};
+    const bf16* k = kvs + c.k(b, kv);
     const Visits<KEYS, SPARSE> visits(c, b, first, min(first + Tiles::QUERIES, c.S) - 1);
 
     auto fill = [&](int i) {    // the i-th tile through the ring
         if (i < visits.all * 2)
-            load_keys<Tiles::THREADS, SPARSE>(tiles.ring[i % STAGES], {k + i % 2 * c.h.NKV * c.h.HS, c.row},
+            load_keys<Tiles::THREADS, SPARSE>(tiles.ring[i % STAGES], {k + i % 2 * c.h.NKV * c.h.HS, c.kv_row},
                                               visits(i / 2), c);
         cp_async_commit();
     };
@@ -148,17 +147,17 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
            lse + int64_t(at.head) * c.S, tiles.q, o, top, sum, scale, row, first, c);
 }
 
-template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+template <int D> void forward(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h) {
     typedef ForwardTiles<D> Tiles;
     static_assert(sizeof(Tiles) <= 99 * 1024, "sm_86 and sm_89");
-    const Call c(B, S, h, h.NH, Tiles::QUERIES, int64_t(4) * S * h.HS * h.NKV / h.NH + 1);
+    const Call c(B, S, h, h.NH, S, Tiles::QUERIES, int64_t(4) * h.keys_of(S) * h.HS * h.NKV / h.NH + 1);
     for_kind(c.scores, h, [&](auto SHAPED, auto SPARSE, auto HAS_DROPOUT) {
         launch(forward_kernel<D, SHAPED, SPARSE, HAS_DROPOUT>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)},
-               y, lse, qkv, c);
+               y, lse, q, kv, c);
     });
 }
 }    // namespace
 
-void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
-    for_head_size(h.HS, [&](auto D) { forward<D>(y, lse, qkv, B, S, h); });
+void attention_forward_sm80(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h) {
+    for_head_size(h.HS, [&](auto D) { forward<D>(y, lse, q, kv, B, S, h); });
 }

@@ -14,21 +14,26 @@ __device__ inline bool meets(Span span, int first, int n) { return first < span.
 __device__ inline bool holds(Span span, int first, int n) { return first >= span.from && first + n <= span.to; }
 
 struct Call {
-    Heads h;                         // window: S if unlimited
-    int S, heads, tiles, section;    // heads: of all sequences
-    int64_t row;                     // elements in a row of packed qkv
+    Heads h;                               // window: S if unlimited
+    int S, keys, heads, tiles, section;    // keys: per sequence; heads: of all sequences
+    int64_t q_row, kv_row;                 // elements in a row of q, of kv
     Scores scores;
     Streams streams;
 
-    // A sequence has per_sequence heads, each cut into tiles of `rows` positions. bytes: memory
-    // that the tiles of one head read.
-    Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
-        : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
-          row(int64_t(h.NH + 2 * h.NKV) * h.HS), scores(asked), streams(asked, S) {
+    // A sequence has per_sequence heads, each cut into tiles of `rows` of its `n` positions. bytes:
+    // memory that the tiles of one head read.
+    Call(int B, int S, Heads asked, int per_sequence, int n, int rows, int64_t bytes)
+        : h(asked), S(S), keys(asked.keys_of(S)), heads(B * per_sequence), tiles(int(ceil_div(n, rows))),
+          section(int(SECTION / bytes)), q_row(asked.q_row()), kv_row(asked.kv_row()), scores(asked),
+          streams(asked, keys) {
         if (h.window <= 0 || h.window > S) h.window = S;
         section = section < 1 ? 1 : section > heads ? heads : section;
     }
     unsigned blocks() const { return unsigned(heads) * unsigned(tiles); }
+    // Offsets of query head `head` in q, and of key/value head kv's keys and values in kv.
+    __device__ int64_t q(int b, int head) const { return b * (S * q_row) + head * h.HS; }
+    __device__ int64_t k(int b, int kv) const { return b * (keys * kv_row) + h.first_k() + kv * h.HS; }
+    __device__ int64_t v(int b, int kv) const { return k(b, kv) + h.NKV * h.HS; }
 
     __device__ Span keys_of(int b, int query) const { return ::keys_of(h, S, b, query); }
     // Queries that attend to key t of a stream (visible_keys.h: the keys of a sparse pattern).
@@ -184,7 +189,7 @@ template <int KEYS, bool SPARSE> struct Visits {
     __device__ Visits(const Call& c, int b, int first, int last) {
         const Span end = c.keys_of(b, last);
         from = c.keys_of(b, first).from / KEYS;
-        count[0] = all = (min(end.to, c.S) + KEYS - 1) / KEYS - from;
+        count[0] = all = (min(end.to, c.keys) + KEYS - 1) / KEYS - from;
         if constexpr (SPARSE)
             for (int i = 1; i < c.streams.count; i++) {
                 count[i] = (c.streams.s[i].below(end.from) + KEYS - 1) / KEYS;
@@ -204,7 +209,7 @@ template <int KEYS, bool SPARSE> struct Visits {
 template <int THREADS, bool SPARSE, int ROWS, int D>
 __device__ void load_keys(Tile<ROWS, D>& to, Rows<const bf16> rows, const KeyTile& tile, const Call& c) {
     const Stream& stream = c.streams.s[tile.stream];
-    load_tile<THREADS>(to, SPARSE ? in_stream(rows, stream) : rows, tile.first, SPARSE ? stream.keys : c.S, c);
+    load_tile<THREADS>(to, SPARSE ? in_stream(rows, stream) : rows, tile.first, SPARSE ? stream.keys : c.keys, c);
 }
 
 // Columns visible to a thread's rows. some: to any row of its warp; all: to all rows of its warp.

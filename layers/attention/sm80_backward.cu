@@ -75,27 +75,28 @@ template <int M> __device__ inline void own_rows(float (&own)[M][2], const float
 
 template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT>
 __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
-    query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
+    query_kernel(bf16* dqs, float* stats, const bf16* dy, const bf16* y, const bf16* qs, const bf16* kvs,
+                 const float* lse, Call c) {
     typedef QueryTiles<D> Tiles;
     constexpr int M = Shape<D>::M, ROWS = Shape<D>::ROWS, KEYS = Shape<D>::COLUMNS;
     Tiles& tiles = dynamic_shared<Tiles>();
     const TileCoord at = tile_coord(c, blockIdx.x);
     const int b = at.head / c.h.NH, head = at.head % c.h.NH, kv = head / (c.h.NH / c.h.NKV);
     const int first = (c.tiles - 1 - at.tile) * ROWS, row = threadIdx.x / 32 * M * 16;
-    const int64_t q = b * (c.S * c.row) + head * c.h.HS, o = (int64_t(b) * c.S * c.h.NH + head) * c.h.HS;
-    const bf16* k = qkv + b * (c.S * c.row) + (c.h.NH + kv) * c.h.HS;
+    const int64_t q = c.q(b, head), o = (int64_t(b) * c.S * c.h.NH + head) * c.h.HS;
+    const bf16* k = kvs + c.k(b, kv);
     const Visits<KEYS, SPARSE> visits(c, b, first, min(first + ROWS, c.S) - 1);
 
     auto fill = [&](int n) {
         if (n < visits.all) {
             auto& stage = tiles.stage[n % 2];
-            load_keys<Tiles::THREADS, SPARSE>(stage.k, {k, c.row}, visits(n), c);
-            load_keys<Tiles::THREADS, SPARSE>(stage.v, {k + c.h.NKV * c.h.HS, c.row}, visits(n), c);
+            load_keys<Tiles::THREADS, SPARSE>(stage.k, {k, c.kv_row}, visits(n), c);
+            load_keys<Tiles::THREADS, SPARSE>(stage.v, {k + c.h.NKV * c.h.HS, c.kv_row}, visits(n), c);
         }
         cp_async_commit();
     };
     const int64_t stride = int64_t(c.h.NH) * c.h.HS;
-    load_tile<Tiles::THREADS>(tiles.q, {qkv + q, c.row}, first, c.S, c);
+    load_tile<Tiles::THREADS>(tiles.q, {qs + q, c.q_row}, first, c.S, c);
     load_tile<Tiles::THREADS>(tiles.dy, {dy + o, stride}, first, c.S, c);
     fill(0);
     row_stats(tiles, stats + at.head * 2 * padded(c.S), dy + o, y + o, stride, lse + int64_t(at.head) * c.S, first, c);
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
         multiply_add(dq, ds, stage.k, 0);
     }
     each(dq, [&](float& value, int, int, int) { value *= c.scores.scale; });
-    store_rows({dqkv + q, c.row}, tiles.q, dq, row, 0, first, c, [&](int s) { return s < c.S; });
+    store_rows({dqs + q, c.q_row}, tiles.q, dq, row, 0, first, c, [&](int s) { return s < c.S; });
 }
 
 // ---- dK, dV -------------------------------------------------------------------------------------
@@ -150,10 +151,10 @@ template <int D> struct KeyTiles {
 
 // Starts copying queries of a head with their dy, lse and delta.
 template <int D> __device__ void load_queries(typename KeyTiles<D>::Stage& stage, const float* stats, const bf16* dy,
-                                              const bf16* qkv, int b, int head, int query, const Call& c) {
+                                              const bf16* qs, int b, int head, int query, const Call& c) {
     typedef KeyTiles<D> Tiles;
     const int64_t o = int64_t(b) * c.S * c.h.NH + head;
-    load_tile<Tiles::THREADS>(stage.q, {qkv + b * (c.S * c.row) + head * c.h.HS, c.row}, query, c.S, c);
+    load_tile<Tiles::THREADS>(stage.q, {qs + c.q(b, head), c.q_row}, query, c.S, c);
     load_tile<Tiles::THREADS>(stage.dy, {dy + o * c.h.HS, int64_t(c.h.NH) * c.h.HS}, query, c.S, c);
     const float* from = stats + (int64_t(b) * c.h.NH + head) * 2 * padded(c.S) + query;
     const int j = threadIdx.x * 4;
@@ -174,17 +175,17 @@ template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& 
 }
 
 template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __launch_bounds__(KeyTiles<D>::THREADS)
-    key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call c) {
+    key_kernel(bf16* dkv, const float* stats, const bf16* dy, const bf16* qs, const bf16* kvs, Call c) {
     typedef KeyTiles<D> Tiles;
     constexpr int M = Shape<D>::M, ROWS = Shape<D>::ROWS, QUERIES = Shape<D>::COLUMNS, HALVES = Shape<D>::HALVES;
     Tiles& tiles = dynamic_shared<Tiles>();
     const TileCoord at = tile_coord(c, blockIdx.x);
     const int b = at.head / c.h.NKV, kv = at.head % c.h.NKV, group = c.h.NH / c.h.NKV, head0 = kv * group;
     const KeyTile own = own_tile<ROWS, SPARSE>(c, at.tile);
-    const Stream stream = SPARSE ? c.streams.s[own.stream] : Stream{0, 1, c.S, true};
+    const Stream stream = SPARSE ? c.streams.s[own.stream] : Stream{0, 1, c.keys, true};
     const int first = own.first, warp = threadIdx.x / 32, row = warp / HALVES * M * 16;
     const int column = warp % HALVES * (D / HALVES);
-    const int64_t k = b * (c.S * c.row) + (c.h.NH + kv) * c.h.HS, v = k + c.h.NKV * c.h.HS;
+    const int64_t k = c.k(b, kv), v = c.v(b, kv);
     const int from = c.queries_of(b, stream, first).from / QUERIES;
     const int end = c.queries_of(b, stream, min(first + ROWS, stream.keys) - 1).to;
     const int per_head = (end + QUERIES - 1) / QUERIES - from;
@@ -192,11 +193,11 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
     auto query_of = [&](int i) { return (from + i % per_head) * QUERIES; };
     auto fill = [&](int i) {    // the i-th tile of queries, head after head
         if (i < group * per_head)
-            load_queries<D>(tiles.stage[i % 2], stats, dy, qkv, b, head0 + i / per_head, query_of(i), c);
+            load_queries<D>(tiles.stage[i % 2], stats, dy, qs, b, head0 + i / per_head, query_of(i), c);
         cp_async_commit();
     };
-    load_tile<Tiles::THREADS>(tiles.k, in_stream(Rows<const bf16>{qkv + k, c.row}, stream), first, stream.keys, c);
-    load_tile<Tiles::THREADS>(tiles.v, in_stream(Rows<const bf16>{qkv + v, c.row}, stream), first, stream.keys, c);
+    load_tile<Tiles::THREADS>(tiles.k, in_stream(Rows<const bf16>{kvs + k, c.kv_row}, stream), first, stream.keys, c);
+    load_tile<Tiles::THREADS>(tiles.v, in_stream(Rows<const bf16>{kvs + v, c.kv_row}, stream), first, stream.keys, c);
     fill(0);
 
     const RowMask<M> sight(first + row, [&](int t) { return c.queries_of(b, stream, t); });
@@ -236,29 +237,30 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
     __syncthreads();    // all warps have read k and v
     // Keys of a sparse pattern are stored by the block that has them in the pattern's stream.
     auto mine = [&](int t) { return t < stream.keys && !(SPARSE && stream.all && in_pattern(c.h, t)); };
-    store_rows(in_stream(Rows<bf16>{dqkv + k, c.row}, stream), tiles.k, dk, row, column, first, c, mine);
-    store_rows(in_stream(Rows<bf16>{dqkv + v, c.row}, stream), tiles.v, dv, row, column, first, c, mine);
+    store_rows(in_stream(Rows<bf16>{dkv + k, c.kv_row}, stream), tiles.k, dk, row, column, first, c, mine);
+    store_rows(in_stream(Rows<bf16>{dkv + v, c.kv_row}, stream), tiles.v, dv, row, column, first, c, mine);
 }
 
-template <int D>
-void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h) {
+template <int D> void backward(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                               const float* lse, int B, int S, Heads h) {
     static_assert(sizeof(QueryTiles<D>) <= 99 * 1024 && sizeof(KeyTiles<D>) <= 99 * 1024, "sm_86 and sm_89");
     float* stats = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::sm80, B, S, h)));
-    const int64_t pair = int64_t(4) * S * h.HS, group = h.NH / h.NKV;
-    const Call queries(B, S, h, h.NH, Shape<D>::ROWS, pair / group + 1);
-    Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
+    const int key_count = h.keys_of(S);
+    const int64_t row = 4 * h.HS, group = h.NH / h.NKV;    // bytes of two rows of a head
+    const Call queries(B, S, h, h.NH, S, Shape<D>::ROWS, row * key_count / group + 1);
+    Call keys(B, S, h, h.NKV, key_count, Shape<D>::ROWS, row * S * group);
     for (int i = 1; i < keys.streams.count; i++) keys.tiles += int(ceil_div(keys.streams.s[i].keys, Shape<D>::ROWS));
     for_kind(keys.scores, h, [&](auto SHAPED, auto SPARSE, auto HAS_DROPOUT) {
         launch(query_kernel<D, SHAPED, SPARSE, HAS_DROPOUT>,
-               {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dqkv, stats, dy, y, qkv,
+               {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dq, stats, dy, y, q, kv,
                lse, queries);
         launch(key_kernel<D, SHAPED, SPARSE, HAS_DROPOUT>,
-               {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv, stats, dy, qkv, keys);
+               {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dkv, stats, dy, q, kv, keys);
     });
 }
 }    // namespace
 
-void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
-                             Heads h) {
-    for_head_size(h.HS, [&](auto D) { backward<D>(dqkv, dy, y, qkv, lse, B, S, h); });
+void attention_backward_sm80(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                             const float* lse, int B, int S, Heads h) {
+    for_head_size(h.HS, [&](auto D) { backward<D>(dq, dkv, dy, y, q, kv, lse, B, S, h); });
 }

@@ -47,7 +47,8 @@ static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) 
 struct Forward {
     bf16* y;
     float* lse;
-    int S;
+    int S, keys;           // per sequence
+    int k_head, v_head;    // first key head and value head in kv's tensor map
     RowOrder order;
     Heads h;
     Scores scores;
@@ -74,7 +75,7 @@ template <int BN> struct TileCoord {
         head = all_heads % a.h.NH, b = all_heads / a.h.NH, row = tile * BM;
         // Without spans a row's last visible key is at the row's own position, which may lie beyond
         // the sequence.
-        last = (min(keys_of(a.h, a.S, b, row + BM - 1).to, a.S) - 1) / BN;
+        last = (min(keys_of(a.h, a.S, b, row + BM - 1).to, a.keys) - 1) / BN;
         tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
     }
 };
@@ -99,7 +100,7 @@ template <int HS> __device__ __forceinline__ void produce(ForwardShared<HS>& s, 
             return mbarrier_arrive(&s.q_full);
         }
         const TileCoord<BN> p(a, i);
-        const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
+        const int kv_head = p.head / (a.h.NH / a.h.NKV), k_head = a.k_head + kv_head, v_head = a.v_head + kv_head;
 #pragma unroll 1    // unrolled, the loop spills registers
         for (int key = p.last * BN; key > (p.last - p.tiles) * BN; key -= BN, step++) {
             const RingStage at(step);
@@ -356,13 +357,22 @@ template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
-    const CUtensorMap& q_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
-    const CUtensorMap& kv_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BN<HS>);
+template <int HS> void forward(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h) {
+    const int keys = h.keys_of(S);
+    const CUtensorMap& q_map = tensor_map(q, B, S, h.q_row() / HS, HS, BM);
+    const CUtensorMap& kv_map = tensor_map(kv, B, keys, h.kv_row() / HS, HS, BN<HS>);
     const int group = h.NH / h.NKV;    // heads that share keys and values
-    const int64_t fit = L2_BYTES / (2 * int64_t(S) * HS * int64_t(sizeof(bf16)));
+    const int64_t fit = L2_BYTES / (2 * int64_t(keys) * HS * int64_t(sizeof(bf16)));
     const int together = int(std::clamp<int64_t>(fit, 1, B * h.NKV)) * group;
-    const Forward a{y, lse, S, {B * h.NH, int(ceil_div(S, BM)), together}, checked(h, S), Scores(h)};
+    const Forward a{y,
+                    lse,
+                    S,
+                    keys,
+                    h.first_k() / HS,
+                    h.first_v() / HS,
+                    {B * h.NH, int(ceil_div(S, BM)), together},
+                    checked(h, S),
+                    Scores(h)};
     const unsigned blocks = unsigned(std::min(a.order.all(), cuda_multiprocessors()));
     for_shape(a.scores, [&](auto SHAPED) {
         launch(forward_kernel<HS, SHAPED>, {blocks, THREADS, sizeof(ForwardShared<HS>)}, q_map, kv_map, a);
@@ -419,14 +429,14 @@ bool attention_has_sm90() {
     static const bool works = sm90::encoder() && has_kernels();
     return works && cuda_capability() == 90;
 }
-void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+void attention_forward_sm90(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h) {
     switch (h.HS) {
-        case 32: return forward<32>(y, lse, qkv, B, S, h);
-        case 64: return forward<64>(y, lse, qkv, B, S, h);
-        case 96: return forward<96>(y, lse, qkv, B, S, h);
-        case 128: return forward<128>(y, lse, qkv, B, S, h);
-        case 192: return forward<192>(y, lse, qkv, B, S, h);
-        case 256: return forward<256>(y, lse, qkv, B, S, h);
+        case 32: return forward<32>(y, lse, q, kv, B, S, h);
+        case 64: return forward<64>(y, lse, q, kv, B, S, h);
+        case 96: return forward<96>(y, lse, q, kv, B, S, h);
+        case 128: return forward<128>(y, lse, q, kv, B, S, h);
+        case 192: return forward<192>(y, lse, q, kv, B, S, h);
+        case 256: return forward<256>(y, lse, q, kv, B, S, h);
     }
     CHECK(false, "attention_forward_sm90: heads of size %d", h.HS);
 }

@@ -56,8 +56,8 @@ template <int HS> __device__ __forceinline__ void produce(BackwardShared<HS>& s,
                                                           const Backward& a, TileCoord p) {
     constexpr int rows = BM<HS> * int(sizeof(float));
     mbarrier_arrive_expect(&s.kv_full, s.k.bytes + s.v.bytes);
-    load(s.k, kv, p.b, p.tile * BN<HS>, a.h.NH + p.kv_head, &s.kv_full);
-    load(s.v, kv, p.b, p.tile * BN<HS>, a.h.NH + a.h.NKV + p.kv_head, &s.kv_full);
+    load(s.k, kv, p.b, p.tile * BN<HS>, a.k_head(p.kv_head), &s.kv_full);
+    load(s.v, kv, p.b, p.tile * BN<HS>, a.v_head(p.kv_head), &s.kv_full);
     unsigned step = 0;
     for (int g = 0; g < p.group; g++)
 #pragma unroll 1    // unrolled, the loop spills registers
@@ -161,10 +161,10 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
     }
     // No product reads v after the last barrier DS, so the outputs reuse its memory.
     const int key = p.tile * BN<HS> + first;
-    const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;
-    bf16* to = a.dqkv + (int64_t(p.b) * a.S + key) * stride + head;
-    store_rows(to + a.h.NKV * HS, stride, a.S - key, dv, {1, 1}, s.v, first);
-    store_rows(to, stride, a.S - key, dk, {a.scores.scale, a.scores.scale}, s.v, first);
+    const int64_t stride = a.h.kv_row();
+    bf16* to = a.dk(p.b, key, p.kv_head);
+    store_rows(to + a.h.NKV * HS, stride, a.keys - key, dv, {1, 1}, s.v, first);
+    store_rows(to, stride, a.keys - key, dk, {a.scores.scale, a.scores.scale}, s.v, first);
 }
 
 template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
@@ -175,15 +175,15 @@ template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
 
 }    // namespace
 
-void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
-                             Heads h) {
+void attention_backward_sm90(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                             const float* lse, int B, int S, Heads h) {
     auto of_size = [&]<int HS>() {
-        backward<HS>(dqkv, dy, y, qkv, lse, B, S, h, sizeof(BackwardShared<HS>),
+        backward<HS>(dq, dkv, dy, y, q, kv, lse, B, S, h, sizeof(BackwardShared<HS>),
                      [](auto SHAPED) { return backward_kernel<HS, SHAPED>; });
     };
     if (h.HS == 32) of_size.operator()<32>();
     else if (h.HS == 64) of_size.operator()<64>();
     else if (h.HS == 96) of_size.operator()<96>();
     else if (h.HS == 128) of_size.operator()<128>();
-    else backward_wide(dqkv, dy, y, qkv, lse, B, S, h);
+    else backward_wide(dq, dkv, dy, y, q, kv, lse, B, S, h);
 }

@@ -40,11 +40,11 @@ template <int HS> struct Half {
 };
 
 struct Backward {
-    bf16* dqkv;
-    float* dq;              // (B,NH,query_tiles,BM/64,HS/8,128,4), see hand_over
-    float *lse2, *delta;    // (B,NH,query_tiles,BM)
-    int* dq_order;          // (B,NH,query_tiles): blocks that have added; null: unordered
-    int S, query_tiles, key_tiles;
+    bf16 *dq_out, *dkv;
+    float* dq;                              // (B,NH,query_tiles,BM/64,HS/8,128,4), see hand_over
+    float *lse2, *delta;                    // (B,NH,query_tiles,BM)
+    int* dq_order;                          // (B,NH,query_tiles): blocks that have added; null: unordered
+    int S, keys, query_tiles, key_tiles;    // keys: per sequence
     Heads h;
     Scores scores;
 
@@ -54,8 +54,15 @@ struct Backward {
     __device__ Span queries_of(int b, int key) const { return ::queries_of(h, S, b, key); }
     // The last key tile that a query tile attends to.
     template <int HS> __device__ int last_key_tile(int b, int tile) const {
-        return h.keys ? (keys_of(h, S, b, tile * BM<HS> + BM<HS> - 1).to - 1) / BN<HS> : tile * BM<HS> / BN<HS>;
+        const bool causal = !h.keys && !h.source;
+        return causal ? tile * BM<HS> / BN<HS> : (keys_of(h, S, b, tile * BM<HS> + BM<HS> - 1).to - 1) / BN<HS>;
     }
+    // Rows of a key/value head's keys from position `key` on, in dkv and in kv's tensor map.
+    __device__ bf16* dk(int b, int key, int kv_head) const {
+        return dkv + (int64_t(b) * keys + key) * h.kv_row() + h.first_k() + kv_head * h.HS;
+    }
+    __device__ int k_head(int kv_head) const { return h.first_k() / h.HS + kv_head; }
+    __device__ int v_head(int kv_head) const { return k_head(kv_head) + h.NKV; }
 };
 
 // ---- before: delta, lse, dq_order ---------------------------------------------------------------
@@ -98,7 +105,8 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 // ---- common to the main kernels -----------------------------------------------------------------
 
 // A block's work: a tile of keys of one key/value head, and query tiles first, ..., first + tiles -
-// 1 of each query head that uses this key/value head.
+// 1 of each query head that uses this key/value head. Keys to which no query attends (padding of a
+// source) have none.
 struct TileCoord {
     int b, kv_head, tile, first, tiles, group;
     template <int HS> __device__ static TileCoord of(const Backward& a, int i) {
@@ -106,8 +114,9 @@ struct TileCoord {
         p.tile = i % a.key_tiles;    // unordered: longest first; ordered: last keys first
         if (a.dq_order) p.tile = a.key_tiles - 1 - p.tile;
         p.kv_head = i / a.key_tiles % a.h.NKV, p.b = i / a.key_tiles / a.h.NKV;
-        const int end = a.queries_of(p.b, min((p.tile + 1) * BN<HS>, a.S) - 1).to;
-        p.first = a.queries_of(p.b, p.tile * BN<HS>).from / BM<HS>, p.tiles = (end + BM<HS> - 1) / BM<HS> - p.first;
+        const int from = a.queries_of(p.b, p.tile * BN<HS>).from;
+        const int end = a.queries_of(p.b, min((p.tile + 1) * BN<HS>, a.keys) - 1).to;
+        p.first = from / BM<HS>, p.tiles = from < a.S ? (end + BM<HS> - 1) / BM<HS> - p.first : 0;
         p.group = a.h.NH / a.h.NKV;
         return p;
     }
@@ -159,7 +168,7 @@ struct KeyMask {
     Span all;        // queries that see all keys of the warp
     __device__ KeyMask(const Backward& a, int b, int key) : key(key) {
         // Hides keys beyond the sequence: their scores of 0 may be far above a query's lse.
-        for (int r = 0; r < 2; r++) keys[r] = key + 8 * r < a.S ? a.queries_of(b, key + 8 * r) : Span{a.S, a.S};
+        for (int r = 0; r < 2; r++) keys[r] = key + 8 * r < a.keys ? a.queries_of(b, key + 8 * r) : Span{a.S, a.S};
         all = {__shfl_sync(0xffffffff, keys[1].from, 31), __shfl_sync(0xffffffff, keys[0].to, 0)};
     }
     __device__ bool seen_by_all(int query, int n) const { return query >= all.from && query + n <= all.to; }
@@ -281,8 +290,8 @@ template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(c
         Vec<bf16> dq;
 #pragma unroll
         for (int i = 0; i < 8; i++) dq.set(i, x[i / 2].v[2 * r + i % 2] * a.scores.scale);
-        const int64_t at = (int64_t(b) * a.S + row + 8 * r) * (a.h.NH + 2 * a.h.NKV) + head;    // dqkv[b,s,head,:]
-        store(a.dqkv + at * HS + j * 8, dq);
+        const int64_t at = (int64_t(b) * a.S + row + 8 * r) * a.h.q_row() + head * HS;    // dq[b,s,head,:]
+        store(a.dq_out + at + j * 8, dq);
     }
 }
 
@@ -294,22 +303,26 @@ inline bool ordered_dq() {
 }
 
 // Launches prepare, then the main kernel main(SHAPED) of the head size, then finish.
-template <int HS, class Main> void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv,
-                                            const float* lse, int B, int S, Heads h, size_t shared_bytes, Main main) {
-    const CUtensorMap& kv_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BN<HS>, WIDTH<HS>);
-    const CUtensorMap& q_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM<HS>, WIDTH<HS>);
+template <int HS, class Main> void backward(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q,
+                                            const bf16* kv, const float* lse, int B, int S, Heads h,
+                                            size_t shared_bytes, Main main) {
+    const int keys = h.keys_of(S);
+    const CUtensorMap& kv_map = tensor_map(kv, B, keys, h.kv_row() / HS, HS, BN<HS>, WIDTH<HS>);
+    const CUtensorMap& q_map = tensor_map(q, B, S, h.q_row() / HS, HS, BM<HS>, WIDTH<HS>);
     const CUtensorMap& dy_map = tensor_map(dy, B, S, h.NH, HS, BM<HS>, WIDTH<HS>);
     const Sm90Scratch at(B, S, h);
     char* base = static_cast<char*>(cuda_scratch(at.bytes));
     auto floats = [&](int64_t offset) { return reinterpret_cast<float*>(base + offset); };
-    const Backward a{dqkv,
+    const Backward a{dq,
+                     dkv,
                      floats(0),
                      floats(at.lse2),
                      floats(at.delta),
                      ordered_dq() ? reinterpret_cast<int*>(base + at.dq_order) : nullptr,
                      S,
+                     keys,
                      int(ceil_div(S, BM<HS>)),
-                     int(ceil_div(S, BN<HS>)),
+                     int(ceil_div(keys, BN<HS>)),
                      checked(h, S),
                      Scores(h)};
     const unsigned query_tiles = unsigned(B * h.NH * a.query_tiles);
@@ -320,6 +333,7 @@ template <int HS, class Main> void backward(bf16* dqkv, const bf16* dy, const bf
 }
 
 // sm90_backward_large_head.cu: head sizes above 128.
-void backward_wide(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h);
+void backward_wide(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv, const float* lse,
+                   int B, int S, Heads h);
 
 }    // namespace sm90

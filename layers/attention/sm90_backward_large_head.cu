@@ -57,8 +57,8 @@ template <int HS> __device__ __forceinline__ void produce(WideShared<HS>& s, con
                                                           const Backward& a, TileCoord p) {
     constexpr int bytes = ROWS * int(sizeof(float));
     mbarrier_arrive_expect(&s.kv_full, s.k.bytes + s.v.bytes);
-    load(s.k, kv, p.b, p.tile * ROWS, a.h.NH + p.kv_head, &s.kv_full);
-    load(s.v, kv, p.b, p.tile * ROWS, a.h.NH + a.h.NKV + p.kv_head, &s.kv_full);
+    load(s.k, kv, p.b, p.tile * ROWS, a.k_head(p.kv_head), &s.kv_full);
+    load(s.v, kv, p.b, p.tile * ROWS, a.v_head(p.kv_head), &s.kv_full);
     unsigned step = 0;
     for (int g = 0; g < p.group; g++)
 #pragma unroll 1
@@ -163,10 +163,10 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
     // No product reads v after the last barrier DS, so the outputs reuse its memory.
     auto& rows = reinterpret_cast<Tile<ROWS, COLUMNS>*>(&s.v)[consumer];
     const int key = p.tile * ROWS + first;
-    const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;
-    bf16* to = a.dqkv + (int64_t(p.b) * a.S + key) * stride + head + column;
-    store_rows(to + a.h.NKV * HS, stride, a.S - key, dv, {1, 1}, rows, first);
-    store_rows(to, stride, a.S - key, dk, {a.scores.scale, a.scores.scale}, rows, first);
+    const int64_t stride = a.h.kv_row();
+    bf16* to = a.dk(p.b, key, p.kv_head) + column;
+    store_rows(to + a.h.NKV * HS, stride, a.keys - key, dv, {1, 1}, rows, first);
+    store_rows(to, stride, a.keys - key, dk, {a.scores.scale, a.scores.scale}, rows, first);
 }
 
 template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
@@ -177,10 +177,10 @@ template <int HS, bool SHAPED> __global__ void __launch_bounds__(THREADS, 1)
 
 }    // namespace
 
-void sm90::backward_wide(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
-                         Heads h) {
+void sm90::backward_wide(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                         const float* lse, int B, int S, Heads h) {
     auto of_size = [&]<int HS>() {
-        backward<HS>(dqkv, dy, y, qkv, lse, B, S, h, sizeof(WideShared<HS>),
+        backward<HS>(dq, dkv, dy, y, q, kv, lse, B, S, h, sizeof(WideShared<HS>),
                      [](auto SHAPED) { return backward_kernel<HS, SHAPED>; });
     };
     h.HS == 192 ? of_size.operator()<192>() : of_size.operator()<256>();

@@ -22,6 +22,7 @@ EVERYWHERE bool in_pattern(const Heads& h, int key) {
 // in its window. Positions beyond the last one attend to the last one's keys. Neither end decreases
 // with i. S matters only with spans.
 EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
+    if (h.source && !h.keys) return {0, h.source};
     const int window = h.window ? max_int(0, i - h.window + 1) : 0;
     if (!h.keys) return {window, i + 1};
     const Span span = h.keys[int64_t(b) * S + min_int(i, S - 1)];
@@ -29,7 +30,9 @@ EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
 }
 // The queries that attend to the key at position j, unless j belongs to the sparse pattern.
 EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
-    const Span span = h.queries ? h.queries[int64_t(b) * S + min_int(j, S - 1)] : Span{j, S};
+    if (h.source && !h.queries) return {0, S};
+    const int keys = h.keys_of(S);
+    const Span span = h.queries ? h.queries[int64_t(b) * keys + min_int(j, keys - 1)] : Span{j, S};
     return {span.from, h.window ? min_int(span.to, j + h.window) : span.to};
 }
 

@@ -24,6 +24,11 @@ inline double factor_of(const Dropout& drop, bool kept) { return kept ? 1 / (1 -
 void attention_forward(double* y, float* lse, const double* qkv, int B, int S, Heads h);
 void attention_backward(double* dqkv, const double* dy, const double* y, const double* qkv, const float* lse, int B,
                         int S, Heads h);
+void cross_attention_forward(double* y, float* lse, const double* q, const double* kv, int B, int S, Heads h);
+void cross_attention_backward(double* dq, double* dkv, const double* dy, const double* y, const double* q,
+                              const double* kv, const float* lse, int B, int S, Heads h);
+void cache_append(Pages cache, const double* kv, int B, int S, const int* pos, Heads h);
+void cross_attention_cached(double* y, const double* q, Pages cache, int B, int S, const int* last, Heads h);
 void attention_cached(double* y, const double* qkv, Pages cache, int B, int S, const int* pos, Heads h);
 void bias_rows_forward(double* bias, const double* table, const int* bucket, int buckets, int NH, int n);
 void bias_rows_backward(double* dtable, const double* dbias, const int* bucket, int buckets, int NH, int n);

@@ -12,21 +12,23 @@ namespace {
 using namespace reference;
 using T = double;
 
-// Offsets of rows of HS numbers in qkv at position (b,s): q of query head i, and k and v of the
-// key/value head that it uses.
-struct Packed {
+// Offsets of query head i at position (b,s) in the array of queries and in y, and of the key and
+// value that it uses at position (b,j) in the array of keys and values.
+struct Offsets {
     int S;
     Heads h;
-    int64_t row(int b, int s) const { return (int64_t(b) * S + s) * (h.NH + 2 * h.NKV) * h.HS; }
-    int64_t q(int b, int s, int i) const { return row(b, s) + int64_t(i) * h.HS; }
-    int64_t k(int b, int s, int i) const { return row(b, s) + int64_t(h.NH + i / (h.NH / h.NKV)) * h.HS; }
-    int64_t v(int b, int s, int i) const { return k(b, s, i) + int64_t(h.NKV) * h.HS; }
+    int64_t row(int b, int j) const { return (int64_t(b) * h.keys_of(S) + j) * h.kv_row(); }
+    int kv(int i) const { return i / (h.NH / h.NKV); }
+    int64_t q(int b, int s, int i) const { return (int64_t(b) * S + s) * h.q_row() + int64_t(i) * h.HS; }
+    int64_t k(int b, int j, int i) const { return row(b, j) + h.first_k() + int64_t(kv(i)) * h.HS; }
+    int64_t v(int b, int j, int i) const { return row(b, j) + h.first_v() + int64_t(kv(i)) * h.value_size(); }
+    int64_t y(int b, int s, int i) const { return ((int64_t(b) * S + s) * h.NH + i) * h.value_size(); }
 };
 
 // Whether the query at position i of sequence b attends to the key at position j. S: positions of a
 // sequence, by which h.keys is indexed.
 bool is_visible(Heads h, int S, int b, int i, int j) {
-    const Span span = h.keys ? h.keys[b * S + i] : Span{0, i + 1};
+    const Span span = h.keys ? h.keys[b * S + i] : Span{0, h.source ? h.source : i + 1};
     const bool pattern = j < h.global_tokens || (h.stride && j % h.stride == 0);
     return j >= span.from && j < span.to && (!h.window || j > i - h.window || pattern);
 }
@@ -64,9 +66,9 @@ T attend(T* y, const T* q, int s, int n, Heads h, int i, Visible is_visible, Key
     std::vector<T> p(static_cast<size_t>(n));
     const T lse = probabilities_of(p.data(), q, s, n, h, i, is_visible, key);
     for (int j = 0; j < n; j++) p[size_t(j)] *= factor(j);
-    std::fill_n(y, h.HS, T(0));
+    std::fill_n(y, h.value_size(), T(0));
     for (int j = 0; j < n; j++)
-        if (is_visible(j)) add(y, p[size_t(j)], value(j), h.HS);
+        if (is_visible(j)) add(y, p[size_t(j)], value(j), h.value_size());
     return lse;
 }
 
@@ -80,21 +82,23 @@ auto kept_keys(const Heads& h, int b, int i, int s) {
 
 namespace reference {
 
-void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
-    Packed at{S, h};
+void cross_attention_forward(T* y, float* lse, const T* q, const T* kv, int B, int S, Heads h) {
+    Offsets at{S, h};
     for (int b = 0; b < B; b++)
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
-                T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;    // y[b,s,i,:]
                 T l = attend(
-                    out, qkv + at.q(b, s, i), s, S, h, i, [&](int j) { return is_visible(h, S, b, s, j); },
-                    [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); },
-                    kept_keys(h, b, i, s));
+                    y + at.y(b, s, i), q + at.q(b, s, i), s, h.keys_of(S), h, i,
+                    [&](int j) { return is_visible(h, S, b, s, j); }, [&](int j) { return kv + at.k(b, j, i); },
+                    [&](int j) { return kv + at.v(b, j, i); }, kept_keys(h, b, i, s));
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
             }
 }
+void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
+    cross_attention_forward(y, lse, qkv, qkv, B, S, h);
+}
 void probabilities(T* p, int* visible, const T* qkv, int S, const Heads& h, int head) {
-    Packed at{S, h};
+    Offsets at{S, h};
     for (int s = 0; s < S; s++) {
         auto seen = [&](int j) { return is_visible(h, S, 0, s, j); };
         probabilities_of(p + int64_t(s) * S, qkv + at.q(0, s, head), s, S, h, head, seen,
@@ -103,27 +107,33 @@ void probabilities(T* p, int* visible, const T* qkv, int S, const Heads& h, int 
         for (int j = 0; j < S; j++) visible[s] += seen(j);
     }
 }
-void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
-    Packed at{S, h};
-    std::fill_n(dqkv, at.row(B, 0), T(0));
+void cross_attention_backward(T* dqs, T* dkv, const T* dy, const T* y, const T* qs, const T* kv, const float* lse,
+                              int B, int S, Heads h) {
+    Offsets at{S, h};
+    const int HV = h.value_size();
+    std::fill_n(dqs, at.q(B, 0, 0), T(0));
+    std::fill_n(dkv, at.row(B, 0), T(0));
     for (int b = 0; b < B; b++)
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
-                int64_t o = ((int64_t(b) * S + s) * h.NH + i) * h.HS, q = at.q(b, s, i);
-                T delta = dot(dy + o, y + o, h.HS);    // sum_j p_j dp_j
+                int64_t o = at.y(b, s, i), q = at.q(b, s, i);
+                T delta = dot(dy + o, y + o, HV);    // sum_j p_j dp_j
                 const auto kept = kept_keys(h, b, i, s);
-                for (int j = 0; j < S; j++) {
+                for (int j = 0; j < h.keys_of(S); j++) {
                     if (!is_visible(h, S, b, s, j)) continue;
                     int64_t k = at.k(b, j, i), v = at.v(b, j, i);
                     const T factor = kept(j);
-                    T slope = 0, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
+                    T slope = 0, z = score(dot(qs + q, kv + k, h.HS), h, i, s - j, &slope);
                     T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
-                    T ds = p * (factor * dot(dy + o, qkv + v, h.HS) - delta) * slope;
-                    add(dqkv + q, ds, qkv + k, h.HS);
-                    add(dqkv + k, ds, qkv + q, h.HS);
-                    add(dqkv + v, factor * p, dy + o, h.HS);
+                    T ds = p * (factor * dot(dy + o, kv + v, HV) - delta) * slope;
+                    add(dqs + q, ds, kv + k, h.HS);
+                    add(dkv + k, ds, qs + q, h.HS);
+                    add(dkv + v, factor * p, dy + o, HV);
                 }
             }
+}
+void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
+    cross_attention_backward(dqkv, dqkv, dy, y, qkv, qkv, lse, B, S, h);
 }
 void bias_rows_forward(T* bias, const T* table, const int* bucket, int, int NH, int n) {
     for (int h = 0; h < NH; h++)
@@ -134,52 +144,61 @@ void bias_rows_backward(T* dtable, const T* dbias, const int* bucket, int, int N
         for (int i = 0; i < n; i++) dtable[bucket[i] * NH + h] += dbias[h * n + i];
 }
 void attention_bias_backward(T* dbias, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
-    Packed at{S, h};
+    Offsets at{S, h};
     for (int b = 0; b < B; b++)
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
-                const T* dy_row = dy + ((int64_t(b) * S + s) * h.NH + i) * h.HS;
-                const T delta = dot(dy_row, y + (dy_row - dy), h.HS);
+                const T* dy_row = dy + at.y(b, s, i);
+                const T delta = dot(dy_row, y + (dy_row - dy), h.value_size());
                 const auto kept = kept_keys(h, b, i, s);
                 for (int j = 0; j < S; j++) {
                     if (!is_visible(h, S, b, s, j)) continue;
                     const T z = score(dot(qkv + at.q(b, s, i), qkv + at.k(b, j, i), h.HS), h, i, s - j);
                     const T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
-                    dbias[bias_at(h, i, j - s)] += p * (kept(j) * dot(dy_row, qkv + at.v(b, j, i), h.HS) - delta);
+                    dbias[bias_at(h, i, j - s)] += p *
+                                                   (kept(j) * dot(dy_row, qkv + at.v(b, j, i), h.value_size()) - delta);
                 }
             }
 }
-void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
-    Packed at{S, h};
-    const int group = h.NH / h.NKV;
+void cache_append(Pages cache, const T* kvs, int B, int S, const int* pos, Heads h) {
+    if (h.source) h.source = S;
+    Offsets at{S, h};
     const CachedRows keys = cached_keys(cache, h.HS), values = cached_values(cache, h.HS);
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int kv = 0; kv < h.NKV && pos[b * S + s] >= 0; kv++) {
                 const int64_t row = cache.row(b, kv, pos[b * S + s]);
-                keys.put(row, qkv + at.k(b, s, kv * group));
-                values.put(row, qkv + at.v(b, s, kv * group));
+                keys.put(row, kvs + at.k(b, s, kv * (h.NH / h.NKV)));
+                values.put(row, kvs + at.v(b, s, kv * (h.NH / h.NKV)));
             }
+}
+void cross_attention_cached(T* y, const T* q, Pages cache, int B, int S, const int* last, Heads h) {
+    Offsets at{S, h};
+    const CachedRows keys = cached_keys(cache, h.HS), values = cached_values(cache, h.HS);
     std::vector<std::vector<T>> k, v;
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int i = 0; i < h.NH; i++) {
-                const int p = pos[b * S + s];
-                T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;
+                const int p = last[b * S + s];
+                T* out = y + at.y(b, s, i);
                 if (p < 0) {
                     std::fill_n(out, h.HS, T(0));
                     continue;
                 }
                 k.clear(), v.clear();
                 for (int j = 0; j <= p; j++) {
-                    const int64_t row = cache.row(b, i / group, j);
+                    const int64_t row = cache.row(b, at.kv(i), j);
                     k.push_back(keys.get(row)), v.push_back(values.get(row));
                 }
                 attend(
-                    out, qkv + at.q(b, s, i), p, p + 1, h, i, [&](int j) { return is_visible(h, S, b, p, j); },
+                    out, q + at.q(b, s, i), p, p + 1, h, i, [&](int j) { return is_visible(h, S, b, p, j); },
                     [&](int j) { return k[size_t(j)].data(); }, [&](int j) { return v[size_t(j)].data(); },
                     [](int) { return 1; });
             }
+}
+void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+    cache_append(cache, qkv, B, S, pos, h);
+    cross_attention_cached(y, qkv, cache, B, S, pos, h);
 }
 
 }    // namespace reference

@@ -5,16 +5,21 @@
 #include "tools/selftest/attention.h"
 #include "cuda_test.h"
 
-void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
-void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
-                             Heads h);
+void attention_forward_sm80(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h);
+void attention_backward_sm80(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                             const float* lse, int B, int S, Heads h);
 
 namespace {
 
 Ops<bf16> sm80() {
     Ops<bf16> op = cuda_ops<bf16>(Dtype::bf16);
-    op.attention_forward = attention_forward_sm80;
-    op.attention_backward = attention_backward_sm80;
+    op.attention_forward = [](bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+        attention_forward_sm80(y, lse, qkv, qkv, B, S, h);
+    };
+    op.attention_backward = [](bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B,
+                               int S, Heads h) { attention_backward_sm80(dqkv, dqkv, dy, y, qkv, qkv, lse, B, S, h); };
+    op.cross_attention_forward = attention_forward_sm80;
+    op.cross_attention_backward = attention_backward_sm80;
     return op;
 }
 void both_ways(int B, int S, Heads h, int document = 0, double scale = 1, TrueSpans::Kind kind = TrueSpans::causal) {
@@ -32,8 +37,8 @@ std::vector<unsigned char> bits(int B, int S, Heads h) {
     Array<bf16> qkv(m, random_normal(B * S * row, 1)), dy(m, random_normal(B * S * width, 2)), y(m, B * S * width),
         dqkv(m, B * S * row);
     Array<float> lse(m, int64_t(B) * h.NH * S);
-    attention_forward_sm80(y, lse, qkv, B, S, h);
-    attention_backward_sm80(dqkv, dy, y, qkv, lse, B, S, h);
+    attention_forward_sm80(y, lse, qkv, qkv, B, S, h);
+    attention_backward_sm80(dqkv, dqkv, dy, y, qkv, qkv, lse, B, S, h);
     std::vector<unsigned char> all = y.bits();
     for (const auto& more : {lse.bits(), dqkv.bits()}) all.insert(all.end(), more.begin(), more.end());
     return all;

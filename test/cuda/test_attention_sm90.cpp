@@ -8,12 +8,12 @@
 #include "tools/selftest/attention.h"
 
 bool attention_has_sm90();
-void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
-void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
-                             Heads h);
-void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
-void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
-                             Heads h);
+void attention_forward_sm90(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h);
+void attention_backward_sm90(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                             const float* lse, int B, int S, Heads h);
+void attention_forward_sm80(bf16* y, float* lse, const bf16* q, const bf16* kv, int B, int S, Heads h);
+void attention_backward_sm80(bf16* dq, bf16* dkv, const bf16* dy, const bf16* y, const bf16* q, const bf16* kv,
+                             const float* lse, int B, int S, Heads h);
 
 namespace {
 
@@ -92,8 +92,8 @@ void check(const Case& c, bool in_turns = true) {
         each_order([&] {
             Array<bf16> got_y(memory, N * c.NH * c.HS), got_dqkv(memory, N * row);
             Array<float> got_lse(memory, N * c.NH);
-            attention_forward_sm90(got_y, got_lse, qkv_, c.B, c.S, h);
-            attention_backward_sm90(got_dqkv, dy_, y_, qkv_, lse_, c.B, c.S, h);
+            attention_forward_sm90(got_y, got_lse, qkv_, qkv_, c.B, c.S, h);
+            attention_backward_sm90(got_dqkv, got_dqkv, dy_, y_, qkv_, qkv_, lse_, c.B, c.S, h);
             CHECK(got_y.intact());
             CHECK(got_lse.intact());
             CHECK(got_dqkv.intact());
@@ -143,7 +143,7 @@ TEST_CASE("attention sm90: heads in two parts") {
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), 1, S, {NH, NH, HS});
     Array<bf16> qkv_(memory, qkv), got_y(memory, int64_t(y.size()));
     Array<float> got_lse(memory, int64_t(lse.size()));
-    attention_forward_sm90(got_y, got_lse, qkv_, 1, S, {NH, NH, HS});
+    attention_forward_sm90(got_y, got_lse, qkv_, qkv_, 1, S, {NH, NH, HS});
     CHECK(got_y.intact());
     CHECK(got_lse.intact());
     CHECK(relative_error(got_y.read(), y) <= 5e-3);
@@ -242,8 +242,8 @@ TEST_CASE("attention sm90: more tensors than there are maps for") {
     Array<bf16> qkv_(memory, qkv), y(memory, tensors * 64);
     Array<float> lse(memory, tensors);
     auto forward = [&](int i) {
-        attention_forward_sm90(static_cast<bf16*>(y) + i * 64, static_cast<float*>(lse) + i,
-                               static_cast<bf16*>(qkv_) + i * row, 1, 1, {1, 1, 64});
+        const bf16* at = static_cast<bf16*>(qkv_) + i * row;
+        attention_forward_sm90(static_cast<bf16*>(y) + i * 64, static_cast<float*>(lse) + i, at, at, 1, 1, {1, 1, 64});
     };
     for (int i = 0; i < tensors; i++) forward(i);
     forward(0), forward(tensors - 1);    // map no longer kept; map still kept
@@ -269,15 +269,15 @@ TEST_CASE("attention sm90: the sizes of a model, on a GPU") {
         Array<bf16> qkv(memory, random_normal(N * row, 1)), dy(memory, random_normal(N * c.NH * c.HS, 2));
         Array<bf16> y(memory, N * c.NH * c.HS), dqkv(memory, N * row);
         Array<float> lse(memory, N * c.NH);
-        attention_forward_sm80(y, lse, qkv, c.B, c.S, h);
-        attention_backward_sm80(dqkv, dy, y, qkv, lse, c.B, c.S, h);
+        attention_forward_sm80(y, lse, qkv, qkv, c.B, c.S, h);
+        attention_backward_sm80(dqkv, dqkv, dy, y, qkv, qkv, lse, c.B, c.S, h);
         const Numbers expected = dqkv.read();
         std::vector<unsigned char> y_bits, dqkv_bits;
         for (int again = 0; again < 20; again++) {
             Array<bf16> got_y(memory, y.size()), got_dqkv(memory, dqkv.size());
             Array<float> got_lse(memory, lse.size());
-            attention_forward_sm90(got_y, got_lse, qkv, c.B, c.S, h);
-            attention_backward_sm90(got_dqkv, dy, y, qkv, lse, c.B, c.S, h);
+            attention_forward_sm90(got_y, got_lse, qkv, qkv, c.B, c.S, h);
+            attention_backward_sm90(got_dqkv, got_dqkv, dy, y, qkv, qkv, lse, c.B, c.S, h);
             if (y_bits.empty()) y_bits = got_y.bits(), dqkv_bits = got_dqkv.bits();
             CHECK(got_y.bits() == y_bits);
             CHECK(got_dqkv.bits() == dqkv_bits);

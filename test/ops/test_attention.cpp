@@ -1,25 +1,8 @@
 #include "heads.h"
-#include "ops.h"
 
 #include "tools/selftest/attention.h"
 
 namespace {
-// Error relative to the largest element, for a float table that rounds factors to bf16
-// (attention_rounds_to_bf16) and inputs that are bf16 already. Each probability p, and each ds, is
-// off by at most 2^-8 of itself, on average by less than half of that. So y is off by about 2^-9
-// max |v|, and max |y| is not much less than max |v|: position 0 copies v. The terms of a gradient
-// are off by as much, and where they cancel their sum is smaller than they are. Only a CPU has such
-// a table, so h may point to host memory. stored: error of storing a number, relative to that
-// number.
-template <class R> double of_largest(const Numbers& got, const std::vector<R>& expected, double stored = 0) {
-    double worst = 0, largest = 0;
-    for (size_t i = 0; i < got.size(); i++) {
-        const double error = std::fabs(got[i] - double(expected[i])), size = std::fabs(double(expected[i]));
-        worst = worse(worst, error - stored * size);
-        largest = std::fmax(largest, size);
-    }
-    return worst / largest;
-}
 template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int S, Heads h) {
     const int64_t N = int64_t(B) * S;
     Dual<T> qkv(op, attention_input(op, N * h.qkv_width(), 1)), dqkv(op, qkv.size());
@@ -101,6 +84,13 @@ TEST_CASE("attention: lengths and head sizes against the reference") {
     shapes.push_back({1, 600, {2, 1, 33}});
     shapes.push_back({2, 130, {2, 2, 1}});
     both_ways(shapes);
+}
+
+TEST_CASE("attention: values of another size than keys against the reference") {
+    both_ways({{2, 130, {.NH = 4, .NKV = 2, .HS = 64, .HV = 32}},
+               {2, 130, {.NH = 3, .NKV = 1, .HS = 8, .window = 9, .HV = 40}},
+               {1, 65, {.NH = 2, .NKV = 2, .HS = 33, .HV = 7}, 20},
+               {1, 129, {.NH = 2, .NKV = 1, .HS = 40, .HV = 136}}});
 }
 
 TEST_CASE("attention: windows and documents against the reference") {

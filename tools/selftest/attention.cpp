@@ -38,6 +38,8 @@ Check attention_check(const char* op, int B, int S, Heads h) {
     if (h.stride) all.push_back({"stride", h.stride});
     if (h.global_tokens) all.push_back({"globals", h.global_tokens});
     if (h.max_distance) all.push_back({"reach", h.max_distance});
+    if (h.source) all.push_back({"source", h.source});
+    if (h.HV) all.push_back({"HV", h.HV});
     std::string scores = h.alibi ? " alibi" : "";
     if (h.keys) scores += " spans";
     if (h.scale != 0) scores += " scale=" + std::to_string(h.scale);
@@ -83,6 +85,22 @@ static std::vector<std::vector<int>> random_places(int B, int S, int length) {
 }
 TrueSpans::TrueSpans(int B, int S, int length, Kind kind) : TrueSpans(S, random_places(B, S, length), kind) {}
 
+CrossSpans::CrossSpans(int B, int S, int source, int pairs, int pad)
+    : keys(size_t(B) * size_t(S)), queries(size_t(B) * size_t(source)) {
+    for (int b = 0; b < B; b++) {
+        const int end = source - pad * (b + 1);    // padding of sequences differs
+        auto first_query = [&](int i) { return S * i / pairs; };
+        auto first_key = [&](int i) { return end * i / pairs; };
+        for (int i = 0; i < pairs; i++) {
+            for (int s = first_query(i); s < first_query(i + 1); s++)
+                keys[size_t(b * S + s)] = {first_key(i), first_key(i + 1)};
+            for (int j = first_key(i); j < first_key(i + 1); j++)
+                queries[size_t(b * source + j)] = {first_query(i), first_query(i + 1)};
+        }
+        for (int j = end; j < source; j++) queries[size_t(b * source + j)] = {S, S};
+    }
+}
+
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     const int NH = gpt2.NH, HS = gpt2.HS;
     const Heads biased = {.NH = 6, .NKV = 6, .HS = HS, .max_distance = 128};
@@ -108,6 +126,17 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
             CHECK_ROW(attention_forward, B, S, h);
             CHECK_ROW(attention_backward, B, S, h);
         });
+    auto cross = [&](int B, int S, Heads h, int pairs, int pad) {
+        const CrossSpans spans(B, S, h.source, pairs, pad);
+        const Heads masked = pairs ? spans.in(h) : h;
+        CHECK_ROW(cross_attention_forward, B, S, masked);
+        CHECK_ROW(cross_attention_backward, B, S, masked);
+    };
+    cross(4, 256, {.NH = NH, .NKV = NH, .HS = HS, .source = 512}, 0, 0);
+    cross(2, 300, {.NH = 8, .NKV = 2, .HS = HS, .source = 200}, 1, 40);
+    cross(2, 300, {.NH = 4, .NKV = 4, .HS = 128, .source = 700}, 5, 40);
+    cross(2, 130, {.NH = 4, .NKV = 2, .HS = HS, .source = 300, .HV = 32}, 1, 40);
+    cross(2, 200, {.NH = 4, .NKV = 2, .HS = HS, .dropout = {0.1f, 1, 3}, .source = 90}, 1, 5);
     CHECK_ROW(attention_bias_backward, 2, 500, biased);
     CHECK_ROW(bias_rows, 32, 12, 257);
 });

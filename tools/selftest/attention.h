@@ -20,6 +20,17 @@ struct TrueSpans {
         return h;
     }
 };
+// Spans of cross-attention. A sequence of S queries and its source are both divided into `pairs`
+// texts; a query attends to its text's source. The source ends with padding: `pad` keys in the
+// first sequence, and as many more in each further one.
+struct CrossSpans {
+    std::vector<Span> keys, queries;
+    CrossSpans(int B, int S, int source, int pairs, int pad);
+    Heads in(Heads h) const {
+        h.keys = keys.data(), h.queries = queries.data();
+        return h;
+    }
+};
 // Sizes of a call of attention. If `document` is not 0, the sequences are divided into documents of
 // about this length, masked by `kind`.
 struct AttentionShape {
@@ -37,8 +48,10 @@ struct AttentionShape {
 struct TableSpans {
     Array<int> keys, queries;
     TableSpans(Memory m, const TrueSpans& s) : TableSpans(m, s.in({}), int64_t(s.keys.size())) {}
-    TableSpans(Memory m, Heads host, int64_t n)    // the spans of n positions, if any
+    TableSpans(Memory m, Heads host, int64_t n)    // the spans of n queries, if any
         : keys(m, numbers(host.keys, n)), queries(m, numbers(host.queries, n)) {}
+    TableSpans(Memory m, Heads host, int64_t n, int64_t key_count)
+        : keys(m, numbers(host.keys, n)), queries(m, numbers(host.queries, key_count)) {}
     Heads in(Heads h) {
         h.keys = reinterpret_cast<const Span*>(static_cast<int*>(keys));
         h.queries = reinterpret_cast<const Span*>(static_cast<int*>(queries));
@@ -57,8 +70,9 @@ struct DualHeads {
     Heads h;
     TableSpans spans;
     Dual<float> biases;
-    DualHeads(Memory m, int64_t N, Heads heads)
-        : h(heads), spans(m, h, N),
+    DualHeads(Memory m, int64_t N, Heads heads) : DualHeads(m, N, N, heads) {}
+    DualHeads(Memory m, int64_t queries, int64_t keys, Heads heads)
+        : h(heads), spans(m, h, queries, keys),
           biases(m, random_normal(h.max_distance ? int64_t(h.NH) * (2 * h.max_distance + 1) : 0, 9)) {}
     Heads host() { return with(h, reinterpret_cast<const float*>(biases.host())); }
     Heads device() { return with(h.keys ? spans.in(h) : h, biases); }
@@ -88,7 +102,7 @@ struct Columns {
 };
 inline std::array<Columns, 3> qkv_columns(Heads h) {
     const int q = h.NH * h.HS, kv = h.NKV * h.HS;
-    return {Columns{"dq", 0, q}, {"dk", q, kv}, {"dv", q + kv, kv}};
+    return {Columns{"dq", 0, q}, {"dk", q, kv}, {"dv", q + kv, h.NKV * h.value_size()}};
 }
 
 // Limit of attention's errors. In bf16, probabilities and their gradients are rounded before they
@@ -114,10 +128,51 @@ Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double
     Dual<InputType<T, P>> y(op, N * h.width());
     Statistics lse(op, N * h.NH);
     both(op, [&](auto& table, auto at) { table.attention_forward(at(y), at(lse), at(qkv), B, S, at(heads)); });
-    check.note(
-        "y", y,
-        attention_error(op.attention_rounds_to_bf16, sizeof(InputType<T, P>) == 2, y.read(), y.numbers, h.HS, false));
+    check.note("y", y,
+               attention_error(op.attention_rounds_to_bf16, sizeof(InputType<T, P>) == 2, y.read(), y.numbers,
+                               h.value_size(), false));
     check.expect("lse", lse, ATTENTION_LIMIT<float>);
+    return check;
+}
+// Attention to another sequence; h.source is its length.
+template <class T, class P> Check check_cross_attention_forward(const Ops<T, P>& op, int B, int S, Heads h) {
+    Check check = attention_check("cross_attention_forward", B, S, h);
+    const int64_t N = int64_t(B) * S, keys = int64_t(B) * h.source;
+    DualHeads heads(op, N, keys, h);
+    Dual<T> q(op, attention_input(op, N * h.q_row(), 1)), kv(op, attention_input(op, keys * h.kv_row(), 2));
+    Dual<InputType<T, P>> y(op, N * h.width());
+    Statistics lse(op, N * h.NH);
+    both(op,
+         [&](auto& table, auto at) { table.cross_attention_forward(at(y), at(lse), at(q), at(kv), B, S, at(heads)); });
+    check.note("y", y,
+               attention_error(op.attention_rounds_to_bf16, sizeof(InputType<T, P>) == 2, y.read(), y.numbers,
+                               h.value_size(), false));
+    check.expect("lse", lse, ATTENTION_LIMIT<float>);
+    return check;
+}
+template <class T, class P> Check check_cross_attention_backward(const Ops<T, P>& op, int B, int S, Heads h) {
+    Check check = attention_check("cross_attention_backward", B, S, h);
+    const int64_t N = int64_t(B) * S, keys = int64_t(B) * h.source;
+    DualHeads heads(op, N, keys, h);
+    Dual<T> q(op, attention_input(op, N * h.q_row(), 1)), kv(op, attention_input(op, keys * h.kv_row(), 2));
+    Dual<T> dq(op, q.size()), dkv(op, kv.size()), dy(op, attention_input(op, N * h.width(), 3));
+    Numbers exact(size_t(N * h.width()));
+    std::vector<float> exact_lse(size_t(N * h.NH));
+    reference_ops().cross_attention_forward(exact.data(), exact_lse.data(), q.numbers.data(), kv.numbers.data(), B, S,
+                                            heads.host());
+    Dual<InputType<T, P>> y(op, exact);
+    Statistics lse(op, exact_lse);
+    both(op, [&](auto& table, auto at) {
+        table.cross_attention_backward(at(dq), at(dkv), at(dy), at(y), at(q), at(kv), at(lse), B, S, at(heads));
+    });
+    const bool rounds = op.attention_rounds_to_bf16, half = sizeof(T) == 2;
+    check.note("dq", dq, attention_error(rounds, half, dq.read(), dq.numbers, h.HS, true));
+    const Numbers got = dkv.read();
+    for (auto [name, first, n, HS] : {std::tuple("dk", 0, h.first_v(), h.HS),
+                                      std::tuple("dv", h.first_v(), h.NKV * h.value_size(), h.value_size())})
+        check.note(name, attention_error(rounds, half, columns(got, h.kv_row(), first, n),
+                                         columns(dkv.numbers, h.kv_row(), first, n), HS, HS == h.HS || !rounds));
+    check.note("beyond dkv", dkv, 0);
     return check;
 }
 
@@ -139,8 +194,9 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, doubl
     for (auto [name, first, n] : qkv_columns(h)) {
         const Numbers part = columns(got, h.qkv_width(), first, n),
                       expected = columns(dqkv.numbers, h.qkv_width(), first, n);
-        const bool cancels = first < (h.NH + h.NKV) * h.HS || !rounds;
-        check.note(name, attention_error(rounds, sizeof(T) == 2, part, expected, h.HS, cancels));
+        const bool values = first == h.first_v();
+        check.note(name, attention_error(rounds, sizeof(T) == 2, part, expected, values ? h.value_size() : h.HS,
+                                         !values || !rounds));
     }
     check.note("beyond dqkv", dqkv, 0);
     return check;

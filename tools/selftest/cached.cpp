@@ -74,7 +74,10 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     cached(1, 1, 1000, alibi);
     cached(4, 1, 1000, {NH, NH, HS});
     cached(2, 100, 900, {4, 2, HS, 300});
+    CHECK_ROW(cross_attention_cached, 4, 1, 700, {NH, NH, HS});
+    CHECK_ROW(cross_attention_cached, 2, 90, 300, {4, 2, HS});
     for (Element type : {Element::bf16, Element::fp8, Element::int8}) {
+        CHECK_ROW(cross_attention_cached, 2, 1, 300, {4, 2, HS}, type);
         cached(2, 1, 1000, {NH, NH, HS}, type);
         cached(2, 40, 500, {4, 2, HS}, type);
         CHECK_ROW(cache_rotate, 2, {NH, NH, HS}, {HS}, type);

@@ -90,6 +90,35 @@ template <class T, class P> Check check_attention_cached(const Ops<T, P>& op, in
     return check;
 }
 
+// Checks cache_append of `source` positions of B sequences, the last of them padding, and
+// cross_attention_cached of S queries, which differ in length.
+template <class T, class P> Check check_cross_attention_cached(const Ops<T, P>& op, int B, int S, int source, Heads h,
+                                                               Element type = Element::f64) {
+    Check check("cross_attention_cached",
+                {{"B", B}, {"S", S}, {"source", source}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}},
+                std::string(h.softcap != 0 ? " softcap" : "") + cache_name(type));
+    std::vector<int> positions, last;
+    for (int b = 0; b < B; b++) {
+        const int length = std::max(1, source - 7 * b);
+        for (int j = 0; j < source; j++) positions.push_back(j < length ? j : -1);
+        for (int s = 0; s < S; s++) last.push_back(s < std::max(1, S - 3 * b) ? length - 1 : -1);
+    }
+    h.source = source;
+    CacheArrays<T> cache(op, type, h.NKV, h.HS, int(ceil_div(source, Pages::SIZE)), std::vector<int>(size_t(B), 0));
+    Dual<T> q(op, random_normal(int64_t(B) * S * h.q_row(), 1));
+    Dual<T> kv(op, random_normal(int64_t(B) * source * h.kv_row(), 2));
+    Dual<InputType<T, P>> y(op, int64_t(B) * S * h.width());
+    Integers at_pos(op, positions), at_last(op, last);
+    both(op, [&](auto& table, auto at) {
+        table.cache_append(at(cache), at(kv), B, source, at(at_pos), h);
+        table.cross_attention_cached(at(y), at(q), at(cache), B, S, at(at_last), h);
+    });
+    check.expect("y", y, ATTENTION_LIMIT<InputType<T, P>>);
+    if (!cache.same()) check.note("cache", INFINITY);
+    if (!cache.intact()) check.note("beyond the cache", INFINITY);
+    return check;
+}
+
 // Checks cache_rotate of n pages of a cache, by attention over the cache afterwards.
 template <class T, class P>
 Check check_cache_rotate(const Ops<T, P>& op, int n, Heads h, QkNormRope t, Element type = Element::f64) {
