@@ -26,6 +26,7 @@ struct TrainOptions {
     std::string chat, chat_val, chat_template, train_on = "assistant", too_long = "cut";
     bool pack = false;
     int preview = 0, epochs = 0;
+    std::string labels, labels_val;
     std::string prefer, prefer_val, prefer_loss = "dpo";
     double beta = 0, label_smoothing = 0, gamma = 1;
     std::string prompts, prompts_val, reward, advantage = "normalised", loss_norm = "sequence";
@@ -245,6 +246,8 @@ struct Trainer {
     void note_padding();    // where a batch is not cut behind its last target
     std::string preview_text(const EncodedChat& e) const;
     Status preview_conversations() const;
+    Status choose_labels();
+    Result<std::shared_ptr<LineSource>> read_labels(const std::string& pattern, const std::string& flag);
     Status choose_preference();
     Result<std::shared_ptr<LineSource>> read_pairs(const std::string& pattern, const std::string& flag);
     Status preview_pairs() const;

@@ -25,12 +25,13 @@ EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
     const int window = h.window ? max_int(0, i - h.window + 1) : 0;
     if (!h.keys) return {window, i + 1};
     const Span span = h.keys[int64_t(b) * S + min_int(i, S - 1)];
-    return {max_int(window, span.from), span.to};
+    return {max_int(window, span.from), h.window ? min_int(span.to, i + h.window) : span.to};
 }
 // The queries that attend to the key at position j, unless j belongs to the sparse pattern.
 EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
     const Span span = h.queries ? h.queries[int64_t(b) * S + min_int(j, S - 1)] : Span{j, S};
-    return {span.from, h.window ? min_int(span.to, j + h.window) : span.to};
+    if (!h.window) return span;
+    return {max_int(span.from, j - h.window + 1), min_int(span.to, j + h.window)};
 }
 
 // Kernels read keys in streams: first + t * step for t = 0, 1, ... One stream has all keys (`all`):
