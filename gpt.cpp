@@ -42,7 +42,8 @@ Heads Gpt::heads(int l) const {
 NormStep Gpt::norm1(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {c.pre_norm() ? NormStep::Kind::norm : NormStep::Kind::none, c.norm_of(), p.ln1w, p.ln1b, t.mean1, t.rstd1};
+    const NormStep::Kind kind = c.pre_norm() && (l > 0 || c.first_norm) ? NormStep::Kind::norm : NormStep::Kind::none;
+    return {kind, c.norm_of(), p.ln1w, p.ln1b, t.mean1, t.rstd1};
 }
 NormStep Gpt::norm2(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
@@ -105,6 +106,18 @@ Branch Gpt::ffn_branch(int l) const {
             .dropout = dropout(DropoutSite::ffn, l)};
 }
 
+HeadStep Gpt::head_step() const {
+    const NormStep::Kind kind = c.transform == HeadTransform::norm ? NormStep::Kind::norm : NormStep::Kind::none;
+    return {.p = {w.transformw, w.transformb},
+            .act = c.transform_act,
+            .norm = {kind, c.norm_of(), w.head_normw, w.head_normb, mean_h, rstd_h},
+            .C = c.C,
+            .H = c.head_width(),
+            .pre = transform_pre,
+            .activated = transform_activated,
+            .y = transformed};
+}
+
 // ---- forward ------------------------------------------------------------------------------------
 
 void Gpt::forward(bool training) {
@@ -122,13 +135,16 @@ void Gpt::forward(bool training) {
     final_norm();
 }
 
-// to = norm(scale * (wte[token] + positions)); most models have no norm here.
+// to = norm(scale * (wte[token] + positions + segments)); most models have no norm here. With
+// embeddings of another width, a product follows the norm. x_last serves as scratch.
 void Gpt::embed_tokens(Activation* to, const int* tok, const int* pos) {
-    const int B = pass.B, S = pass.S, C = c.C, N = B * S;
+    const int B = pass.B, S = pass.S, E = c.embed_width(), N = B * S;
     Activation* x = c.embed_norm ? embedded : to;
-    op.embedding_forward(x, tok, w.wte, positions, B, S, C, pos);
-    scale_and_drop(op, x, c.embed_scale, int64_t(N) * C, {});
-    if (c.embed_norm) op.stream_norm_forward(to, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), N, C);
+    op.embedding_forward(x, tok, w.wte, positions, B, S, E, pos);
+    segments_forward(op, x, x_last, batch.segment(), w.segw, B, S, E);
+    scale_and_drop(op, x, c.embed_scale, int64_t(N) * E, {});
+    const NormStep norm = {NormStep::Kind::norm, c.norm_of(), w.lnew, w.lneb, mean_e, rstd_e};
+    if (c.embed_norm) norm_project(op, to, embedded_normed, x, norm, {w.embed_projw, w.embed_projb}, N, E, c.C);
 }
 
 void Gpt::embed_forward(const KvCache* cache) {
@@ -240,16 +256,22 @@ void Gpt::final_norm() {
 }
 
 void Gpt::head_forward(Activation* logits, const Input* x, int rows) {
-    op.linear_forward(logits, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp(), pass.precision);
+    const Input* y = head_transform(op, x, head_step(), rows, pass.precision);
+    op.linear_forward(logits, y, head_weights(), w.headb, nullptr, rows, c.head_width(), c.padded_outputs(),
+                      pass.precision);
 }
 
-// The loss of a chunk of logits: on tokens, or on a teacher's probabilities, too.
+// The loss of a chunk of logits: on tokens or classes, on numbers, or on a teacher's probabilities,
+// too.
 void Gpt::head_loss(int n, int rows, bool train, float scale, bool weighted) {
     CHECK(!teacher || !weighted, "a teacher beside weights of positions");
+    if (c.predicts_values())
+        return op.value_loss(losses + n, train ? dhead : nullptr, head, batch.target() + n, scale,
+                             c.head == HeadKind::replaced, rows, c.padded_outputs());
     Input* to = train ? dhead : nullptr;
     auto by_tokens = [&] {
         op.cross_entropy(losses + n, to, head, batch.target() + n, weighted ? position_weights + n : nullptr, scale,
-                         plan.penalties, c.logits_of(), rows, c.V, c.Vp());
+                         plan.penalties, c.logits_of(), rows, c.outputs(), c.padded_outputs());
     };
     auto by_teacher = [&](Gpt& from) {
         from.head_forward(from.head, from.op.at(from.lnf, int64_t(n) * from.c.C), rows);
@@ -260,9 +282,10 @@ void Gpt::head_loss(int n, int rows, bool train, float scale, bool weighted) {
 }
 
 void Gpt::loss(bool train, float scale, int terms) {
-    const int C = c.C, Vp = c.Vp(), N = pass.B * pass.S;
-    const Parameter* head_w = c.tied ? w.wte : w.headw;
-    Gradient* head_dw = c.tied ? dw.wte : dw.headw;
+    CHECK(c.outputs() > 0, "a model without a head has no loss");
+    const int C = c.C, H = c.head_width(), N = pass.B * pass.S;
+    const HeadStep step_of_head = head_step();
+    Gradient* head_dw = c.reads_wte() ? dw.wte : dw.headw;
     if (train) store.gradients_begin(0);
     const int most = teacher ? std::min(head_rows, teacher->head_rows) : head_rows;
     for (int n = 0; n < N; n += most) {
@@ -271,9 +294,15 @@ void Gpt::loss(bool train, float scale, int terms) {
         head_forward(head, op.at(lnf, at), rows);
         head_loss(n, rows, train, scale, terms > 0);
         if (!train) continue;
-        GradTarget<Gradient> into = store.into(head_dw);
-        into.add |= n > 0;
-        op.lm_head_backward(op.at(dt, at), into, dw.headb, dhead, op.at(lnf, at), head_w, rows, C, Vp, {});
+        GradTarget<Gradient> into = store.into(head_dw), of_transform = store.into(dw.transformw);
+        into.add |= n > 0, of_transform.add |= n > 0;
+        const bool transforms = c.transform != HeadTransform::none;
+        op.lm_head_backward(transforms ? dtransform[0] : op.at(dt, at), into, dw.headb, dhead,
+                            transforms ? transformed : op.at(lnf, at), head_weights(), rows, H, c.padded_outputs(), {});
+        head_transform_backward(
+            op, op.at(dt, at),
+            {of_transform, dw.transformb, dw.head_normw, dw.head_normb, dtransform[0], dtransform[1]}, op.at(lnf, at),
+            step_of_head, rows);
     }
     if (!train) return;
     op.add_losses(step.loss, terms ? term_losses : losses, terms ? terms : N);
@@ -406,20 +435,23 @@ void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
 
 void Gpt::embed_backward() {
     pass.layer = -1;
-    const int B = pass.B, S = pass.S, C = c.C, N = B * S;
+    const int B = pass.B, S = pass.S, C = c.C, E = c.embed_width(), N = B * S;
     const int64_t n = int64_t(N) * C;
     add_gradient(op, dx, dx0, n);
     scale_and_drop(op, dx, 1, n, dropout(DropoutSite::embeddings));
     Activation* d = smear_backward(op, dt, dw.smearw, dw.smear_lambda, dx, unsmeared, w.smearw, w.smear_lambda, B, S, C,
                                    text_positions());
     if (c.embed_norm) {
+        d = project_backward(op, d == dx ? dt : dx, store.into(dw.embed_projw), dw.embed_projb, d, embedded_normed,
+                             w.embed_projw, N, E, C);
         Activation* const to = d == dx ? dt : dx;
-        op.zero(to, op.bytes(to, n));
-        op.norm_backward(to, dw.lnew, dw.lneb, d, embedded, w.lnew, mean_e, rstd_e, c.norm_of(), N, C);
+        op.zero(to, op.bytes(to, int64_t(N) * E));
+        op.norm_backward(to, dw.lnew, dw.lneb, d, embedded, w.lnew, mean_e, rstd_e, c.norm_of(), N, E);
         d = to;
     }
-    scale_and_drop(op, d, c.embed_scale, n, {});
-    Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * C) : nullptr;
-    op.embedding_backward(dw.wte, dwpe, d, batch.tok(), B, S, C, c.V, text_positions());
+    scale_and_drop(op, d, c.embed_scale, int64_t(N) * E, {});
+    Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * E) : nullptr;
+    op.embedding_backward(dw.wte, dwpe, d, batch.tok(), B, S, E, c.V, text_positions());
+    segments_backward(op, dw.segw, d, batch.segment(), B, S, E, c.segments);
     relative_bias_backward(op, dw.relw, dbias, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
 }

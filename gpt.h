@@ -85,7 +85,8 @@ struct Gpt {
 
     // Activations and their gradients.
     std::vector<Activations> a;                       // (L); blocks share arrays not kept for backward
-    Activation* embedded = nullptr;                   // (N,C): embeddings before their norm
+    Activation* embedded = nullptr;                   // (N,E): embeddings before their norm
+    Input* embedded_normed = nullptr;                 // (N,E): their norm, if a product follows it
     float *mean_e = nullptr, *rstd_e = nullptr;       // (N)
     Activation* unsmeared = nullptr;                  // (N,C): embeddings before smear
     Activation* previous = nullptr;                   // (N,C): in generation, each token's predecessor's embedding
@@ -118,9 +119,13 @@ struct Gpt {
     // (L): the weights' ParamStore::version that each block's Activations::inverse_norms belong to;
     // 0: none yet.
     std::vector<uint64_t> row_norms_version;
-    Activation* head = nullptr;    // (head_rows,Vp): logits
-    Input* dhead = nullptr;        // (head_rows,Vp): their gradients; may be head
+    Activation* head = nullptr;    // (head_rows,padded_outputs()): logits
+    Input* dhead = nullptr;        // their gradients; may be head
     int head_rows = 0;             // positions per chunk of logits
+    // The head's transform, for a chunk of rows (HeadStep): (head_rows,head_width()), (head_rows).
+    Activation *transform_pre = nullptr, *transform_activated = nullptr, *dtransform[2] = {};
+    Input* transformed = nullptr;
+    float *mean_h = nullptr, *rstd_h = nullptr;
     // With Plan::weighted: factors of the positions' gradients; losses of the terms.
     float *position_weights = nullptr, *term_losses = nullptr;    // (N), (B)
 
@@ -136,6 +141,8 @@ struct Gpt {
     Dropout dropout(DropoutSite where, int l = 0) const;
     const int* text_positions() const { return pass.spans ? batch.pos() : nullptr; }
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
+    HeadStep head_step() const;
+    const Parameter* head_weights() const { return c.reads_wte() ? w.wte : w.headw; }
     ProductWeights product(Adapter::Product which, int l) const;
     ProductGradients gradients(Adapter::Product which, int l) const;
     int lowest_trained_block() const;    // -1: the embeddings are trained, too; c.L: no block is

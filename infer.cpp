@@ -490,11 +490,15 @@ Command eval_command() {
           {.name = "--data",
            .to = &o->data,
            .help = "shards: a path, a glob pattern, or several separated by commas",
-           .excludes = {"--text"},
-           .required_unless = {"--text", "--needle", "--task"}},
+           .excludes = {"--text", "--labels"},
+           .required_unless = {"--text", "--labels", "--needle", "--task"}},
           {"--text", &o->text,
            "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
            "itself, with --json also reported"},
+          {.name = "--labels",
+           .to = &o->labels,
+           .help = "of a classifier: JSON lines as of train --labels; accuracy, F1 and others",
+           .excludes = {"--text", "--task", NEEDLE}},
           {.name = "--documents",
            .to = &o->documents,
            .help = "positions see only their own document, as in train "

@@ -30,6 +30,9 @@ double from_number(const Config& c, ConfigKey::Form form, double x) {
         // A scale of 1/sqrt(HS), the default, is 0 in Config.
         case ConfigKey::scale: return float(x) == float(1 / std::sqrt(double(c.HS))) ? 0 : x;
         case ConfigKey::root: return x == c.HS ? 0 : 1 / std::sqrt(x);
+        case ConfigKey::positions: return x - c.family->kinds.position_offset;
+        case ConfigKey::both_sides: return std::floor(x / 2) + 1;
+        case ConfigKey::width: return x == c.C ? 0 : x;
         default: return x;
     }
 }
@@ -38,6 +41,9 @@ double to_number(const Config& c, ConfigKey::Form form, double x) {
         case ConfigKey::inverse: return json_shortest(float(1 / x));
         case ConfigKey::scale: return json_shortest(float(x != 0 ? x : 1 / std::sqrt(double(c.HS))));
         case ConfigKey::root: return x != 0 ? 1 / (x * x) : c.HS;
+        case ConfigKey::positions: return x + c.family->kinds.position_offset;
+        case ConfigKey::both_sides: return x != 0 ? 2 * (x - 1) : 2.0 * c.T;
+        case ConfigKey::width: return x != 0 ? x : c.C;
         default: return json_shortest(float(x));
     }
 }
@@ -52,7 +58,7 @@ json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = Co
     }
     if (std::holds_alternative<float Config::*>(row.member)) return to_number(c, form, value);
     if (std::holds_alternative<bool Config::*>(row.member)) return value != 0;
-    if (row.choices.empty()) return int64_t(value);
+    if (row.choices.empty()) return int64_t(form == ConfigKey::as_is ? value : to_number(c, form, value));
     const bool torch_name = form == ConfigKey::torch_gelu || form == ConfigKey::any_gelu;
     return row.choices[size_t(value)][torch_name && Act(value) == Act::gelu_tanh];
 }
@@ -90,7 +96,7 @@ Status field_parse(const JsonFields& f, const char* key, const ConfigRow& row, C
     } else if (row.choices.empty()) {
         int whole = 0;
         TRY(f.get(key, &whole, int(row.min), int(row.max)));
-        value = whole;
+        value = from_number(*c, form, whole);
     } else {
         TRY(choice_parse(f, key, row, &value));
         if (form == ConfigKey::any_gelu && value == int(Act::gelu)) value = int(Act::gelu_tanh);
@@ -133,11 +139,63 @@ Status keys_parse(const JsonFields& f, Config* c) {
 
 // ---- the whole ----------------------------------------------------------------------------------
 
+// Names of a classifier's classes: id2label, else num_labels of them, as transformers names them.
+Status classes_parse(const JsonFields& f, Config* c) {
+    constexpr int MOST = 1 << 16;
+    if (c->head != HeadKind::texts && c->head != HeadKind::positions) return {};
+    if (f.has("problem_type") && f.object["problem_type"] == "multi_label_classification")
+        return fail(Exit::input, "%s: problem_type: flatgpt has one class for each text or position, found several",
+                    f.name.c_str());
+    int count = 2;    // transformers' default
+    if (f.has("num_labels")) TRY(f.get("num_labels", &count, 1, MOST));
+    const bool named = f.has("id2label");
+    if (named &&
+        (!f.object["id2label"].is_object() || f.object["id2label"].empty() || f.object["id2label"].size() > MOST))
+        return fail(Exit::input, "%s: id2label: expected an object of 1 to %d names", f.name.c_str(), MOST);
+    if (named) count = int(f.object["id2label"].size());
+    for (int i = 0; i < count; i++) {
+        const std::string key = std::to_string(i);
+        c->classes.push_back("LABEL_" + key);
+        if (!named) continue;
+        const json& labels = f.object["id2label"];
+        if (!labels.contains(key) || !labels[key].is_string())
+            return fail(Exit::input, "%s: id2label: expected the name of class %d", f.name.c_str(), i);
+        c->classes.back() = labels[key].get<std::string>();
+    }
+    return {};
+}
+// Sets the fields of the head by the class that `architectures` names.
+Status head_parse(const JsonFields& f, Config* c) {
+    const std::vector<Family::Head>& rows = c->family->heads;
+    if (rows.empty()) return {};
+    const Family::Head* head = &rows[0];
+    if (f.has("architectures")) {
+        const json& names = f.object["architectures"];
+        std::string known;
+        auto is_named = [&](const Family::Head& row) { return names.is_array() && names[0] == row.architecture; };
+        for (const Family::Head& row : rows) known += (known.empty() ? "" : ", ") + std::string(row.architecture);
+        if (!names.empty()) head = nullptr;
+        for (const Family::Head& row : rows)
+            if (!names.empty() && is_named(row)) head = &row;
+        if (!head)
+            return fail(Exit::input, "%s: architectures: expected one of %s, found %s", f.name.c_str(), known.c_str(),
+                        names.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 80).c_str());
+    }
+    c->head = head->kind, c->transform = head->transform;
+    c->transform_act = head->act.value_or(c->activation);
+    return classes_parse(f, c);
+}
+
 // config.json with only the keys that the family's class in transformers reads.
 ordered_json class_json(const Config& c) {
     const Family& family = *c.family;
     ordered_json j = {{"architectures", json::array()}, {"model_type", family.type}};
-    if (family.architecture) j["architectures"].push_back(family.architecture);
+    const Family::Head* head = family.head_of(c);
+    if (head || family.architecture) j["architectures"].push_back(head ? head->architecture : family.architecture);
+    for (size_t i = 0; i < c.classes.size(); i++) {
+        j["id2label"][std::to_string(i)] = c.classes[i];
+        j["label2id"][c.classes[i]] = i;
+    }
     for (const ConfigKey& k : family.keys) j[k.key] = field_json(c, config_row(k.field), k.form, k.on);
     layers_json(c, &j);
     rope_json(c, &j);
@@ -160,6 +218,7 @@ Result<Config> class_parse(const JsonFields& f, const Family& family) {
     for (const Family::Fixed& fixed : REFUSED) TRY(fixed_check(f, fixed));
     for (const Family::Fixed& fixed : family.fixed) TRY(fixed_check(f, fixed));
     TRY(keys_parse(f, &c));
+    TRY(head_parse(f, &c));
     TRY(layers_parse(f, &c));
     TRY(rope_parse(f, &c));
     return c;
@@ -217,6 +276,10 @@ std::string config_json(const Config& c, const std::vector<int>& ends, int bos) 
     const std::vector<const ConfigRow*> beyond = config_beyond_class(c);
     if (!beyond.empty()) j["architectures"] = json::array(), j["model_type"] = own_type(*c.family);
     for (const ConfigRow* row : beyond) j[row->key] = field_json(c, *row);
+    for (const ConfigRow::Member& of_head : {ConfigRow::Member(&Config::head), ConfigRow::Member(&Config::transform),
+                                             ConfigRow::Member(&Config::transform_act)})
+        if (!beyond.empty() && !c.family->heads.empty())    // as no class is named
+            j[config_row(of_head).key] = field_json(c, config_row(of_head));
     j["bos_token_id"] = bos >= 0 ? json(bos) : ends.empty() ? json() : json(ends[0]);
     j["eos_token_id"] = ids_json(ends);
     j["torch_dtype"] = "float32";

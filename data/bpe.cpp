@@ -2,6 +2,7 @@
 #include "bpe.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -48,7 +49,8 @@ struct Tokenizer::Tables {
     std::vector<char> special;        // by id
     int end_of_text = -1;
     std::string prefix;           // normalization puts it before each segment
-    bool cut_at_marks = false;    // characters: texts may be cut before a word
+    bool cut_at_marks = false;     // characters: texts may be cut before a word
+    bool cut_at_spaces = false;    // WordPiece, Unigram: texts may be cut before a space
     uint64_t fingerprint = 0;
 
     explicit Tables(Vocabulary vocabulary);
@@ -58,7 +60,8 @@ struct Tokenizer::Tables {
                         const std::vector<size_t>& plain, std::vector<int>& out) const;
     bool is_plain(const AddedTokens::Found& found, const std::vector<size_t>& plain) const;
     const std::string& decoded(int id) const { return text.empty() ? v.tokens[size_t(id)] : text[size_t(id)]; }
-    std::string without_marks(int id) const;
+    std::string begun_with(int id) const;    // decoded as the first token of a text
+    size_t space_cut(std::string_view text, size_t limit) const;
     size_t chunk_end(std::string_view text, size_t limit) const;
     size_t mark_before(std::string_view text, size_t limit, std::string_view mark) const;
 
@@ -109,6 +112,9 @@ template <class Add, class AddText> void hash_later_fields(const Vocabulary& v, 
     const int none[] = {int(plain.symbols), int(plain.spaces), plain.byte_fallback, plain.fuse_unknown, plain.unknown};
     for (size_t i = 0; i < std::size(fields); i++)
         if (fields[i] != none[i]) add(0x300 + i), add(uint64_t(fields[i]));
+    if (v.model == ModelKind::bpe) return;
+    add(0x400 + uint64_t(v.model)), add_text(v.continuing), add(uint64_t(v.longest_word));
+    for (double score : v.scores) add(std::bit_cast<uint64_t>(score));
 }
 uint64_t hash_vocabulary(const Vocabulary& v) {
     uint64_t h = FNV_OFFSET_BASIS;
@@ -159,13 +165,18 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
     if (end_of_text < 0) end_of_text = v.eos;
     for (const char* name : {"<|end_of_text|>", "</s>", "<eos>"})    // tokenizer.json alone does not name EOS
         if (end_of_text < 0) end_of_text = named(name);
-    cut_at_marks = v.symbols == Symbols::characters && !v.ignore_merges &&
+    cut_at_marks = v.model == ModelKind::bpe && v.symbols == Symbols::characters && !v.ignore_merges &&
                    (v.pattern == Pattern::none || v.pattern == Pattern::lines);
+    const std::string apart = normalized("1 1", v.normalization, true);
+    cut_at_spaces = (v.pattern == Pattern::bert || v.pattern == Pattern::metaspace) &&
+                    std::min(apart.find(' ', 1), apart.find(SPACE_MARK, 1)) != apart.npos;
     if (v.symbols == Symbols::characters)
         for (const std::string& token : v.tokens)
-            text.push_back(is_byte_token(token) ? std::string(1, byte_of_token(token)) : with_spaces(token));
+            text.push_back(v.strip == Strip::words ? word_piece(v, token, false)
+                           : is_byte_token(token)  ? std::string(1, byte_of_token(token))
+                                                   : with_spaces(token));
     for (const AddedToken& a : v.added) {    // decodes to the text that it matches
-        if (!a.normalized || search_text(v, a) == v.name(a)) continue;
+        if (!a.normalized || search_text(v, a) == v.name(a) || v.strip == Strip::words) continue;
         if (text.empty()) text = v.tokens;
         std::string& made = text[size_t(a.id)];
         if (v.symbols == Symbols::characters) made = with_spaces(search_text(v, a));
@@ -203,14 +214,32 @@ void Tokenizer::Tables::encode_chunk(Scratch& scratch, std::string_view chunk, s
     }
 }
 
-// Decodes a token without its space marks, as Metaspace's decoder decodes a text's first token.
-std::string Tokenizer::Tables::without_marks(int id) const {
+// Metaspace's decoder drops the first token's marks, WordPiece's puts no space before it.
+std::string Tokenizer::Tables::begun_with(int id) const {
+    if (v.strip == Strip::words) return word_piece(v, v.name(id), true);
     auto added = std::find_if(v.added.begin(), v.added.end(), [&](const AddedToken& a) { return a.id == id; });
     const std::string& token = v.tokens[size_t(id)];
     if (is_byte_token(token)) return text[size_t(id)];
     std::string spelled = added == v.added.end() ? token : search_text(v, *added);
     for (size_t at = 0; (at = spelled.find(SPACE_MARK)) != spelled.npos;) spelled.erase(at, 3);
     return spelled;
+}
+
+// Last offset up to limit of a space between a word and a visible character or another space: there
+// normalization neither removes nor moves anything, so what the text becomes is cut at a word, too.
+size_t Tokenizer::Tables::space_cut(std::string_view whole, size_t limit) const {
+    constexpr size_t TAIL = 64;    // more bytes than decide how the last character is normalized
+    for (size_t at = std::min(limit, whole.size() - 1); at > 0; at--) {
+        if (whole[at] != ' ' || at + 1 >= whole.size() || whole[at + 1] < ' ' || whole[at + 1] > '~') continue;
+        const auto last = static_cast<unsigned char>(whole[at - 1]);
+        if (last <= ' ' || last == 0x7F) continue;
+        size_t from = at > TAIL ? at - TAIL : 0;
+        while (from > 0 && (whole[from] & 0xC0) == 0x80) from++;
+        if (ends_word(normalized(whole.substr(from, at - from), v.normalization, true)) &&
+            ends_word(whole.substr(from, at - from)))
+            return at;
+    }
+    return 0;
 }
 
 // Largest offset up to limit at which prepared text may be cut without changing its ids; 0: none.
@@ -319,7 +348,9 @@ Tokenizer Tokenizer::of_model(int V) const {
     v.tokens.resize(size_t(V));
     std::erase_if(v.added, [&](auto& a) { return beyond(a.id); });
     for (std::vector<int>* some : {&v.before, &v.after, &v.ends}) std::erase_if(*some, beyond);
-    for (int* one : {&v.bos, &v.eos, &v.pad, &v.unknown})
+    if (std::any_of(v.pair.begin(), v.pair.end(), [&](auto& p) { return beyond(p.id); })) v.pair.clear();
+    if (!v.scores.empty()) v.scores.resize(size_t(V));
+    for (int* one : {&v.bos, &v.eos, &v.pad, &v.unknown, &v.cls, &v.sep, &v.mask})
         if (beyond(*one)) *one = -1;
     auto tables = std::make_shared<Tables>(std::move(v));
     tables->fingerprint = t->fingerprint;
@@ -462,8 +493,8 @@ std::string Tokenizer::decode(const std::vector<int>& ids) const {
     std::string text;
     for (int id : ids) text += token(id);
     if (vocabulary().strip == Strip::space && text.starts_with(' ')) text.erase(0, 1);
-    if (vocabulary().strip != Strip::first_marks || ids.empty()) return text;
-    return t->without_marks(ids[0]) + text.substr(token(ids[0]).size());
+    if (vocabulary().strip < Strip::first_marks || ids.empty()) return text;
+    return t->begun_with(ids[0]) + text.substr(token(ids[0]).size());
 }
 
 int Tokenizer::first_special(std::string_view text) const {
@@ -485,6 +516,8 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) co
     size_t reach = t->late.any(special) ? t->late.longest() : 0;
     for (const Normalization& n : t->v.normalization) {
         const bool form = n.kind != Normalization::Kind::replace && n.kind != Normalization::Kind::prepend;
+        if (n.kind > Normalization::Kind::replace && (reach > 0 || !t->cut_at_spaces)) return 0;
+        if (n.kind > Normalization::Kind::replace) continue;
         const bool removes = n.kind == Normalization::Kind::replace && n.to.empty();
         if (n.from.size() > 1 || removes || (form && t->cut_at_marks))
             return 0;    // cutting could change normalization
@@ -499,7 +532,7 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) co
         return t->late.may_cut(before + behind, before.size(), special, t->prefix);
     };
     for (size_t at = limit; at > 0; at--) {
-        at = t->cut_at_marks ? t->mark_before(text, at, " ") : ::safe_cut(t->v.pattern, text, at);
+        at = t->cut_at_spaces ? t->space_cut(text, at) : t->cut_at_marks ? t->mark_before(text, at, " ") : ::safe_cut(t->v.pattern, text, at);
         if (at == 0 || may_cut(at)) return at;
     }
     return 0;

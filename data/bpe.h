@@ -21,6 +21,12 @@ struct TextCut {
     int ended = 0, begun = 0;
 };
 
+// A text, or a pair of texts, between the special tokens of the tokenizer's template. segments: by
+// token, 0 for the first text and 1 for the second one (token type ids), or as the template says.
+struct EncodedText {
+    std::vector<int> ids, segments;
+};
+
 class Tokenizer {
   public:
     Tokenizer();    // empty: vocab_size() == 0
@@ -67,6 +73,11 @@ class Tokenizer {
     // Encodes a prompt as transformers does: names of special tokens become these tokens, and BOS
     // is added if the tokenizer's files require it.
     std::vector<int> encode_prompt(std::string_view text) const;
+    // Encodes one text or two for an encoder: [CLS] A [SEP] or [CLS] A [SEP] B [SEP] with BERT's
+    // template. most > 0: the texts' last tokens are dropped, the longer text's first, until `most`
+    // ids are left ("longest_first"); at least the template's own tokens are. `special`: as above.
+    EncodedText encode_text(std::string_view text, int most = 0, bool special = false) const;
+    EncodedText encode_pair(std::string_view first, std::string_view second, int most = 0, bool special = false) const;
     std::string decode(const std::vector<int>& ids) const;
     // Largest offset in (0, limit] such that encode(text, special) equals encode(first part,
     // special) + encode(rest, special, true), whatever follows text; 0: none.

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tokenizer_models/piece_model.h"
 #include "vocabulary.h"
 
 inline uint64_t mix(uint64_t a, uint64_t b) {
@@ -173,6 +174,7 @@ class PieceMerger {
 
   private:
     const Vocabulary& v;
+    std::unique_ptr<PieceModel> model;    // null: merges
     PairTable pairs;
     TextTable character, whole;           // tokens of one character; ids of whole pieces
     std::array<int, 256> byte_id;         // bytes: the byte's token; characters: <0xAB>

@@ -12,6 +12,8 @@
 std::string normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows);
 // Checks cheaply whether `steps` leave text unchanged; false: unknown.
 bool is_normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows);
+// Whether the last character is a letter or a number that no space after it changes.
+bool ends_word(std::string_view text);
 // Marks spaces as `spaces` requires. `beginning`: the text is at the start of the whole text.
 // `follows`: the text continues another one.
 std::string marked(std::string_view text, Spaces spaces, bool beginning, bool follows);

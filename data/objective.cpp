@@ -55,7 +55,7 @@ int Objective::prefix(int64_t number, int S) const {
 }
 
 int64_t Objective::targets(int64_t first, int64_t n, int S, int64_t given) const {
-    if (mask_kind == MaskKind::causal) return given;
+    if (mask_kind == MaskKind::causal || labelled) return given;
     if (mask_kind == MaskKind::all) return n * masked(S);
     int64_t all = 0;
     for (int64_t i = 0; i < n; i++) all += S - prefix(first + i, S) + 1;    // the prefix's last position has a target
@@ -83,7 +83,7 @@ void Objective::apply(int64_t number, int* tokens, int* targets, int n, int S, S
         texts[0].prefix = prefix(number, n);
         std::fill_n(targets, texts[0].prefix - 1, -1);
     }
-    if (mask_kind == MaskKind::all) mask_out(number, tokens, targets, n);
+    if (mask_kind == MaskKind::all && !labelled) mask_out(number, tokens, targets, n);
     if (n < S) texts.push_back({n});
     spans->add(texts, S, mask_kind);
 }

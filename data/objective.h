@@ -26,7 +26,8 @@ struct Objective {
     double fraction = 0.15;        // mlm: share of positions that are targets
     uint64_t seed = 0;
 
-    bool packed = false;    // the source packs texts that do not attend to each other
+    bool packed = false;      // the source packs texts that do not attend to each other
+    bool labelled = false;    // the source has the targets: nothing is masked
 
     bool is_plain_causal() const { return mask_kind == MaskKind::causal && begin < 0 && !packed; }
     // Returns the number of targets in `n` sequences whose indices start at `first`, in which the

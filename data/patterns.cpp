@@ -4,6 +4,7 @@
 // comparing with them. Sources: the tokenizer.json of each model; GGUF names: llama.cpp's
 // convert_hf_to_gguf.py.
 #include "pretokenize.h"
+#include "vocabulary.h"
 
 const char* const GPT2_REGEX = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -11,6 +12,7 @@ const char* const GPT2_REGEX = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^
 #define WIDE "\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SPACES "\\x09-\\x0d\\x20" WIDE
 const char* const WHITE_SPACE = SPACES;
+const char* const PUNCTUATION = R"([\p{P}$+<=>^`|~])";
 
 namespace {
 #define SPACE "[" SPACES "]"
@@ -154,6 +156,13 @@ const std::vector<PatternRow>& pattern_rows() {
          splits({R"([\p{P}$+<=>^~|]+)", GPT2_REGEX, R"(\p{N}+)", "[0-9][0-9][0-9]"}),
          DEFAULT_FAST},
         {Pattern::lines, "lines", {{"gemma4 sarvam-moe"}}, splits({R"([^\n]+|[\n]+)"})},
+        {Pattern::bert,
+         "bert",
+         {},
+         {{SPACE, Split::Behavior::removed}, {PUNCTUATION}},
+         nullptr,
+         scan_bert},
+        {Pattern::metaspace, "metaspace", {}, {{SPACE_MARK, Split::Behavior::merged_with_next}}, nullptr, scan_metaspace},
         {Pattern::none, "none", {}, {}},
     };
     return rows;

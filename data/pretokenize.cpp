@@ -416,10 +416,19 @@ bool space_before(View text, size_t at) {
 //           matches may continue over the blank.
 //   gpt2, smollm   also before a line end that follows a non-space. In other patterns it may belong
 //           to the punctuation before it.
+//   bert, metaspace   before any blank or line end, and before any mark.
 //   cl100k, qwen2, o200k   also after a line end, unless a space follows or, in o200k, a slash,
 //           which there continues a run of line ends.
 size_t safe_cut(Pattern pattern, View text, size_t limit) {
     if (text.empty() || pattern == Pattern::other || pattern == Pattern::none || pattern == Pattern::lines) return 0;
+    if (pattern == Pattern::metaspace) {
+        const size_t at = text.rfind(SPACE_MARK, std::min(limit, text.size() - 1));
+        return at == View::npos ? 0 : at;
+    }
+    if (pattern == Pattern::bert) {
+        const size_t at = text.find_last_of(" \n", std::min(limit, text.size() - 1));
+        return at == View::npos ? 0 : at;
+    }
     const bool gpt2 = pattern == Pattern::gpt2 || pattern == Pattern::smollm;
     const bool lines = pattern == Pattern::cl100k || pattern == Pattern::qwen2 || pattern == Pattern::o200k;
     const bool gaps = pattern == Pattern::deepseek_llm || pattern == Pattern::deepseek_coder ||

@@ -36,6 +36,8 @@ enum class Pattern {
     bloom,
     gguf_default,
     lines,
+    bert,
+    metaspace,
     none,
     other
 };
@@ -61,6 +63,7 @@ Pattern known_pattern(const std::vector<Split>& splits);    // Pattern::other: n
 extern const char* const GPT2_REGEX;
 // Unicode's White_Space, as items of a class of a regular expression.
 extern const char* const WHITE_SPACE;
+extern const char* const PUNCTUATION;    // regular expression: Unicode's and ASCII's
 
 // A pre-tokenizer's compiled steps.
 class Pretokenizer {

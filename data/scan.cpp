@@ -6,6 +6,8 @@
 // pieces in them are computed at once, in a word with a bit for each byte.
 #include "scan.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -351,4 +353,54 @@ size_t scan_o200k(std::string_view text, std::string_view* pieces, size_t most) 
 }
 size_t scan_tekken(std::string_view text, std::string_view* pieces, size_t most) {
     return scan<Rules{.words = Rules::cased, .digits = 1, .suffix = false, .slash = true}>(text, pieces, most);
+}
+
+// ---- BERT and Metaspace --------------------------------------------------------------------------
+
+namespace {
+// Whether a character is punctuation: Unicode's, or ASCII's with its symbols.
+bool is_punctuation(const Character& c, const char* p) {
+    if (c.kind != SYMBOL || c.bytes == 0) return false;
+    if (c.bytes == 1) return *p > ' ' && *p < 0x7F;
+    utf8proc_int32_t code = 0;
+    utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(p), utf8proc_ssize_t(c.bytes), &code);
+    const utf8proc_category_t kind = utf8proc_category(code);
+    return kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO;
+}
+}    // namespace
+
+size_t scan_bert(std::string_view text, std::string_view* pieces, size_t most) {
+    const char *p = text.data(), *const end = p + text.size();
+    size_t n = 0;
+    for (const char* word = nullptr; n < most && (p < end || word);) {
+        const Character c = character(p, end);
+        const bool space = c.kind & SPACE, alone = is_punctuation(c, p), broken = p < end && c.kind == 0;
+        const bool ends = p == end || space || alone || broken;
+        if (word && ends) {
+            pieces[n++] = {word, size_t(p - word)};
+            word = nullptr;
+            continue;
+        }
+        if (!word && !ends) word = p;
+        if (broken) {    // a run of bytes that are not UTF-8
+            const char* const from = p;
+            while (p < end && character(p, end).kind == 0) p++;
+            pieces[n++] = {from, size_t(p - from)};
+            continue;
+        }
+        if (alone) pieces[n++] = {p, c.bytes};
+        p += c.bytes;
+    }
+    return n;
+}
+
+size_t scan_metaspace(std::string_view text, std::string_view* pieces, size_t most) {
+    constexpr std::string_view MARK_BYTES = "\xE2\x96\x81";
+    size_t n = 0;
+    for (size_t at = 0; n < most && at < text.size();) {
+        const size_t end = std::min(text.find(MARK_BYTES, at + 1), text.size());
+        pieces[n++] = text.substr(at, end - at);
+        at = end;
+    }
+    return n;
 }

@@ -16,3 +16,6 @@ size_t scan_qwen2(std::string_view text, std::string_view* pieces, size_t most);
 size_t scan_qwen35(std::string_view text, std::string_view* pieces, size_t most);
 size_t scan_o200k(std::string_view text, std::string_view* pieces, size_t most);
 size_t scan_tekken(std::string_view text, std::string_view* pieces, size_t most);
+// White space is no part of a piece here; 0: nothing else is left.
+size_t scan_bert(std::string_view text, std::string_view* pieces, size_t most);
+size_t scan_metaspace(std::string_view text, std::string_view* pieces, size_t most);

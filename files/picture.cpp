@@ -68,6 +68,28 @@ std::string base64(const std::string& data) {
     }
     return out;
 }
+bool base64_decode(std::string_view text, std::string& data) {
+    data.clear();
+    if (text.size() % 4) return false;
+    for (int padding = 0; text.ends_with('=') && padding < 2; padding++) text.remove_suffix(1);
+    uint32_t bits = 0;
+    int count = 0;
+    for (char c : text) {
+        const int value = c >= 'A' && c <= 'Z'   ? c - 'A'
+                          : c >= 'a' && c <= 'z' ? c - 'a' + 26
+                          : c >= '0' && c <= '9' ? c - '0' + 52
+                          : c == '+'             ? 62
+                          : c == '/'             ? 63
+                                                 : -1;
+        if (value < 0) return false;
+        bits = bits << 6 | uint32_t(value);
+        count += 6;
+        if (count < 8) continue;
+        count -= 8;
+        data += char(bits >> count & 0xFF);
+    }
+    return true;
+}
 
 namespace {
 // Text for an XML document. XML allows neither control characters, which are escaped, nor U+FFFE

@@ -69,6 +69,14 @@ Result<Config> adapted_config(const ModelSource& found, const ModelOptions& mode
                               std::vector<AdapterFiles>& adapters) {
     Config config = TRY(checkpoint_config(found));
     config.adapter = {};
+    const bool classifies = config.head == HeadKind::texts || config.head == HeadKind::positions;
+    if (model_options.head == HeadUse::none && !config.family->heads.empty())
+        config.head = HeadKind::none, config.transform = HeadTransform::none, config.classes = {};
+    else if (model_options.head == HeadUse::tokens && config.head != HeadKind::tokens)
+        return fail(Exit::usage, "%s predicts no tokens: expected a language model%s", found.path.c_str(),
+                    classifies ? ", or eval --labels" : "; flatgpt embed takes its states");
+    else if (model_options.head == HeadUse::classes && !classifies)
+        return fail(Exit::usage, "%s is no classifier; train --labels makes one", found.path.c_str());
     adapters = TRY(open_adapters(model_options.adapters));
     if (is_adapter(found.path)) adapters.insert(adapters.begin(), TRY(adapter_open(found.path)));
     TRY(add_adapters(&config, adapters));

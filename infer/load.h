@@ -21,11 +21,15 @@ struct LoadedModel {
     std::unique_ptr<Trace> trace;    // null: none
     std::unique_ptr<Model> model;
 };
+// What a command does with a model's head: it needs one of tokens, or of classes; or the states
+// before the head are the result, and the head of an encoder's file is left out.
+enum class HeadUse { tokens, classes, none };
 struct ModelOptions {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them
     std::string quantize = "none", trace = {};
     ContextExtension context_extension = {};
     std::vector<std::string> adapters = {};    // directories, each with =WEIGHT or without
+    HeadUse head = HeadUse::tokens;
 };
 struct Capacity {
     int B, S;

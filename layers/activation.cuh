@@ -44,6 +44,9 @@ template <Act A> __device__ inline Activated activate(float x) {
     } else if constexpr (A == Act::silu) {
         const Gate g = sigmoid(x);
         return {x * g.s, g.s + x * g.slope};
+    } else if constexpr (A == Act::tanh) {
+        const float t = tanhf(x);
+        return {t, 1 - t * t};
     } else {
         const float positive = x <= 0 ? 0 : x, on = x <= 0 ? 0 : 1;    // NaN stays NaN
         return A == Act::relu ? Activated{positive, on} : Activated{positive * positive, 2 * positive};
@@ -56,6 +59,7 @@ __device__ inline float activated(Act act, float x) {
         case Act::gelu: return activate<Act::gelu>(x).value;
         case Act::silu: return activate<Act::silu>(x).value;
         case Act::relu: return activate<Act::relu>(x).value;
+        case Act::tanh: return activate<Act::tanh>(x).value;
         default: return activate<Act::relu2>(x).value;
     }
 }

@@ -344,6 +344,73 @@ inline void relative_bias_backward(const Table& op, Gradient* dtable, const Grad
     if (dtable) op.bias_rows_backward(dtable, dbias, bucket, buckets, NH, n);
 }
 
+// ---- encoders: segments, narrow embeddings, the head's transform --------------------------------
+
+// The functions here do nothing for models without these parameters (table, w or p.w null).
+// x (N,C) += table[segment].     scratch (N,C)
+inline void segments_forward(const Table& op, Activation* x, Activation* scratch, const int* segment,
+                             const Parameter* table, int B, int S, int C) {
+    if (!table) return;
+    op.embedding_forward(scratch, segment, table, nullptr, B, S, C, nullptr);
+    op.add_scaled(x, x, scratch, 1, int64_t(B) * S * C, {});
+}
+inline void segments_backward(const Table& op, Gradient* dtable, const Activation* dx, const int* segment, int B, int S,
+                              int C, int rows) {
+    if (dtable) op.embedding_backward(dtable, nullptr, dx, segment, B, S, C, rows, nullptr);
+}
+// y (N,C) = norm(x) w^T + b, or norm(x) without w.     x, normed (N,E)
+inline void norm_project(const Table& op, Activation* y, Input* normed, const Activation* x, const NormStep& n,
+                         const ProductWeights& p, int N, int E, int C) {
+    if (!p.w) return op.stream_norm_forward(y, n.mean, n.rstd, x, n.w, n.b, n.norm, N, E);
+    norm_forward(op, normed, x, n, N, E);
+    op.linear_forward(y, normed, p.w, p.b, nullptr, N, E, C, {});
+}
+// Returns the gradient of the product's input: dx (N,E), or dy (N,C) for models without w.
+inline Activation* project_backward(const Table& op, Activation* dx, GradTarget<Gradient> dw, Gradient* db,
+                                    Activation* dy, const Input* x, const Parameter* w, int N, int E, int C) {
+    if (!w) return dy;
+    op.linear_backward(dx, dw, db, dy, x, w, N, E, C, {});
+    return dx;
+}
+// y = norm(act(x w^T + b)); norm.kind none: without the norm.
+struct HeadStep {
+    ProductWeights p;
+    Act act;
+    NormStep norm;
+    int C, H;    // x (N,C), all others (N,H)
+    Activation *pre, *activated;
+    Input* y;
+};
+// Returns the head's input: t.y, or x for models without a transform.
+inline const Input* head_transform(const Table& op, const Input* x, const HeadStep& t, int N, Precision precision) {
+    if (!t.p.w) return x;
+    op.linear_forward(t.pre, x, t.p.w, t.p.b, nullptr, N, t.C, t.H, precision);
+    if (t.norm.kind == NormStep::Kind::none) op.activation_forward(t.y, t.pre, t.act, false, N, t.H);
+    else {
+        op.stream_activation_forward(t.activated, t.pre, t.act, N, t.H);
+        norm_forward(op, t.y, t.activated, t.norm, N, t.H);
+    }
+    return t.y;
+}
+// dy (N,H): gradient of y, which is overwritten. scratch (N,H)
+struct HeadGradients {
+    GradTarget<Gradient> w;
+    Gradient *b, *norm_w, *norm_b;
+    Activation *dy, *scratch;
+};
+inline void head_transform_backward(const Table& op, Activation* dx, const HeadGradients& d, const Input* x,
+                                    const HeadStep& t, int N) {
+    if (!t.p.w) return;
+    Activation* dact = d.dy;
+    if (t.norm.kind == NormStep::Kind::norm) {
+        dact = d.scratch;
+        op.zero(dact, op.bytes(dact, int64_t(N) * t.H));
+        norm_backward(op, dact, d.norm_w, d.norm_b, d.dy, t.activated, t.norm, N, t.H);
+    }
+    op.activation_backward(dact, dact, t.pre, t.act, false, N, t.H);
+    op.linear_backward(dx, d.w, d.b, dact, x, t.p.w, N, t.C, t.H, {});
+}
+
 // ---- shortcuts around blocks --------------------------------------------------------------------
 
 // The functions here do nothing for models without these parameters (factors0, table or w null) or

@@ -58,10 +58,14 @@ template <Act act> static void backward(float* dx, const float* dy, const float*
         case Act::silu: return call(Act::silu);           \
         case Act::relu: return call(Act::relu);           \
         case Act::relu2: return call(Act::relu2);         \
+        case Act::tanh: return call(Act::tanh);           \
     }
 template <class P> static void activation_forward(P* y, const float* x, Act act, bool gated, int N, int F) {
 #define FORWARD(kind) forward<kind>(y, x, gated, N, F)
     EACH_ACT(FORWARD)
+}
+static void stream_activation_forward(float* y, const float* x, Act act, int N, int F) {
+    activation_forward(y, x, act, false, N, F);
 }
 static void activation_backward(float* dx, const float* dy, const float* x, Act act, bool gated, int N, int F) {
 #define BACKWARD(kind) backward<kind>(dx, dy, x, gated, N, F)
@@ -73,5 +77,6 @@ void exponentials(float* y, const float* x, int64_t n) {
 }
 
 REGISTER_CPU(activation_forward, activation_forward<P>)
+REGISTER_CPU(stream_activation_forward, stream_activation_forward)
 REGISTER_CPU(activation_backward, activation_backward)
 }    // namespace ISA

@@ -74,6 +74,7 @@ template <class F> void for_act(Act act, F f) {
         case Act::silu: return f(std::integral_constant<Act, Act::silu>());
         case Act::relu: return f(std::integral_constant<Act, Act::relu>());
         case Act::relu2: return f(std::integral_constant<Act, Act::relu2>());
+        case Act::tanh: return f(std::integral_constant<Act, Act::tanh>());
     }
 }
 
@@ -93,6 +94,9 @@ template <class T, bool BACKWARD> void run(T* out, const T* dy, const T* x, Act 
 }
 template <class T> void activation_forward(T* y, const T* x, Act act, bool gated, int N, int F) {
     run<T, false>(y, nullptr, x, act, gated, N, F);
+}
+template <class T> void stream_activation_forward(T* y, const T* x, Act act, int N, int F) {
+    run<T, false>(y, nullptr, x, act, false, N, F);
 }
 template <class T> void activation_backward(T* dx, const T* dy, const T* x, Act act, bool gated, int N, int F) {
     run<T, true>(dx, dy, x, act, gated, N, F);
@@ -149,6 +153,7 @@ template <class T> void drop_inputs(T* y, const T* x, int64_t n, Dropout drop) {
 
 const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.activation_forward = activation_forward<T>;
+    o.stream_activation_forward = stream_activation_forward<T>;
     o.activation_backward = activation_backward<T>;
     o.add_scaled = add_scaled<T>;
     o.drop_inputs = drop_inputs<T>;

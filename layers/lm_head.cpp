@@ -198,6 +198,21 @@ template <class P> static void distill_loss(float* loss, P* dlogits, const float
     });
 }
 
+// One number for each row: a few rows of a text, so no loop here is worth a vector.
+template <class P> static void value_loss(float* loss, P* dlogits, const float* logits, const int* target, float scale,
+                                          bool binary, int N, int Vp) {
+    for (int64_t n = 0; n < N; n++) {
+        const float x = logits[n * Vp], y = __builtin_bit_cast(float, target[n]), e = scalar_exp(x < 0 ? x : -x);
+        const float off = x - y, sigmoid = x < 0 ? e / (1 + e) : 1 / (1 + e);
+        const bool given = y == y;
+        const float of_logit = (x < 0 ? 0 : x) + __builtin_log1pf(e) - y * x;
+        loss[n] = !given ? 0 : binary ? of_logit : off * off;
+        if (!dlogits) continue;
+        __builtin_memset(dlogits + n * Vp, 0, size_t(Vp) * sizeof(P));
+        if (given) store_some(dlogits + n * Vp, set1(scale * (binary ? sigmoid - y : 2 * off)), 1);
+    }
+}
+REGISTER_CPU(value_loss, value_loss<P>)
 REGISTER_CPU_WITH_SCRATCH(cross_entropy, cross_entropy<P>, scratch_of<P>)
 REGISTER_CPU(distill_loss, distill_loss<P>)
 }    // namespace ISA

@@ -149,6 +149,25 @@ template <class T> void cross_entropy(float* loss, T* dlogits, const T* logits, 
     else with(Shape<false>{z});
 }
 
+// ---- one number for each row --------------------------------------------------------------------
+
+// One warp per row. Bound by the writes of dlogits.
+template <class T> __global__ void value_loss_kernel(float* loss, T* dlogits, const T* logits, const int* target,
+                                                     float scale, bool binary, int Vp) {
+    const int64_t n = blockIdx.x;
+    const float x = to_float(logits[n * Vp]), y = reinterpret_cast<const float*>(target)[n], e = expf(x < 0 ? x : -x);
+    const bool given = y == y;
+    __syncwarp();    // dlogits may be logits
+    if (threadIdx.x == 0) loss[n] = !given ? 0 : binary ? fmaxf(x, 0) + log1pf(e) - y * x : (x - y) * (x - y);
+    if (!dlogits) return;
+    const float sigmoid = x < 0 ? e / (1 + e) : 1 / (1 + e), slope = binary ? sigmoid - y : 2 * (x - y);
+    for (int v = threadIdx.x; v < Vp; v += 32) dlogits[n * Vp + v] = from_float<T>(v || !given ? 0 : scale * slope);
+}
+template <class T>
+void value_loss(float* loss, T* dlogits, const T* logits, const int* target, float scale, bool binary, int N, int Vp) {
+    launch(value_loss_kernel<T>, {unsigned(N), 32}, loss, dlogits, logits, target, scale, binary, Vp);
+}
+
 // ---- distillation -------------------------------------------------------------------------------
 
 // One block per row, in three passes over the student's and the teacher's logits: maxima, sums,
@@ -215,6 +234,7 @@ template <class T> void distill_loss(float* loss, T* dlogits, const T* logits, c
 
 const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {
     o.cross_entropy = cross_entropy<T>;
+    o.value_loss = value_loss<T>;
     o.distill_loss = distill_loss<T>;
 });
 }    // namespace

@@ -67,7 +67,7 @@ struct Heads {
     // (B,S), or both null. keys: range of keys that each query attends to; queries: range of
     // queries that attend to each key. Each position attends to itself, and neither end of a range
     // decreases along a sequence. Documents, prefixes and bidirectional attention are expressed as
-    // spans. A window shortens causal spans.
+    // spans. A window shortens spans: of a query at i to the keys j with |i - j| < window.
     const Span *keys = nullptr, *queries = nullptr;
     // Sparse attention: beyond its window a query also attends to the first `global_tokens` keys,
     // and to keys whose position is a multiple of `stride`. Requires a window, excludes spans.
@@ -181,7 +181,7 @@ struct QkNormRope {
 };
 // The ffn's activation function. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new);
 // gelu: with erf; silu: x sigmoid(x); relu2: relu(x)^2.
-enum class Act { gelu_tanh, gelu, silu, relu, relu2 };
+enum class Act { gelu_tanh, gelu, silu, relu, relu2, tanh };
 // A router assigns each position to K of E experts. Scores are softmax(z) of its logits z, or
 // sigmoid(z). The experts with the K largest scores are chosen, of equal scores the first. An
 // expert's output is multiplied by its score or, with `normalise`, its score / the sum of the K

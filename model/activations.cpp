@@ -44,7 +44,7 @@ std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;
     const int normed = c.pre_norm() || own ? c.C : 0, K = c.has_experts(l) ? c.experts_used : 0;
-    return {{&A::ln1, normed, none},
+    return {{&A::ln1, l > 0 || c.first_norm || own ? normed : 0, none},
             {&A::atty, c.attention_width(), cheap},
             {&A::ln2, c.parallel == Parallel::one ? 0 : normed, none},
             {&A::fcg, c.ffn_width(l), none},
@@ -158,11 +158,12 @@ void lay_out_activations(Layout& at, Gpt& g) {
             a.ln1 = as_input(a.x);
             a.ln2 = as_input(a.x2);
         }
+        if (!c.first_norm && !own && &a == &g.a[0]) a.ln1 = as_input(a.x);
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
     }
     lay_out_routes(at, g, N);
     lay_out_adapters(at, g, N);
-    at.reserve(g.x_last, N * c.C);
+    at.reserve(g.x_last, N * std::max(c.C, c.embed_width()));
     g.x0 = g.a[0].x;
     if (c.residual_scalars) at.reserve(g.x0, N * c.C);
     g.a[0].in = g.unsmeared = g.x0;
@@ -174,7 +175,8 @@ void lay_out_activations(Layout& at, Gpt& g) {
     if (g.plan.weighted) at.reserve(g.position_weights, N), at.reserve(g.term_losses, g.plan.B);
     if (c.norm == NormKind::rms) g.mean_f = nullptr;
     if (c.embed_norm) {
-        at.reserve(g.embedded, N * c.C);
+        at.reserve(g.embedded, N * c.embed_width());
+        at.reserve(g.embedded_normed, N * c.embed_size);
         for (float** p : {&g.mean_e, &g.rstd_e}) at.reserve(*p, N);
         if (c.norm == NormKind::rms) g.mean_e = nullptr;
     }
@@ -193,8 +195,8 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
     const int64_t N = g.plan.max_tokens();
     at.purpose("activation gradients");
     if (g.plan.mode != RunMode::train) return;
-    at.reserve(g.dx, N * c.C);
-    at.reserve(g.dt, N * std::max(c.C, c.attention_width()));
+    at.reserve(g.dx, N * std::max(c.C, c.embed_width()));
+    at.reserve(g.dt, N * std::max({c.C, c.attention_width(), c.embed_width()}));
     const int64_t rows = N * c.experts_used, qkv = N * c.qkv_width();
     const int gates = c.heads(0).gates();    // with linear attention, layer 0 has it
     at.reserve(g.dqkv_or_dup,
@@ -221,10 +223,17 @@ void lay_out_logits(Layout& at, Gpt& g) {
     at.purpose("logits");
     // A chunk of logits has at most logits_bytes (layers/ops.h) and at most half of all rows. But
     // it has at least 64 rows, because products of fewer rows are slow.
-    const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, g.c.Vp()), ceil_div(N, 2));
+    const int outputs = g.c.padded_outputs(), H = g.c.transform == HeadTransform::none ? 0 : g.c.head_width();
+    const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, std::max(1, outputs)), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
-    const int64_t n = int64_t(g.head_rows) * g.c.Vp();
+    const int64_t n = int64_t(g.head_rows) * outputs;
     at.reserve(g.head, n);
+    for (Activation** p : {&g.transform_pre, &g.transform_activated}) at.reserve(*p, int64_t(g.head_rows) * H);
+    at.reserve(g.transformed, int64_t(g.head_rows) * H);
+    for (float** p : {&g.mean_h, &g.rstd_h}) at.reserve(*p, H ? g.head_rows : 0);
+    if (g.c.norm == NormKind::rms) g.mean_h = nullptr;
+    for (Activation** p : {&g.dtransform[0], &g.dtransform[1]})
+        at.reserve(*p, g.plan.mode == RunMode::train ? int64_t(g.head_rows) * H : 0);
     if (g.plan.mode == RunMode::train && g.op.has_input_type()) at.reserve(g.dhead, n);
     else g.dhead = reinterpret_cast<Input*>(g.head);    // equal types, or no training
 }

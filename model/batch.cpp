@@ -4,8 +4,10 @@
 
 static int64_t int_bytes(int64_t n) { return int64_t(sizeof(int)) * n; }
 
-void Batch::configure(const Plan& plan, MaskKind mask_kind) {
-    mask = mask_kind;
+void Batch::configure(const Plan& plan, const Config& c) {
+    mask = c.mask_kind;
+    segments = c.segments;
+    has_values = c.predicts_values();
     most_S = plan.S;
     most = plan.max_tokens();
     may_span = plan.spans || mask != MaskKind::causal;
@@ -19,26 +21,29 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
     if (!spans && !whole.keys.empty()) spans = &whole;
     CHECK(!spans || (may_span && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
     next = {B, S, N, spans != nullptr};
-    const int64_t count = spans ? ints() : from_target || !from_tok ? most + N : N;
-    if (from_tok || spans) {
+    const int64_t count = spans || segments ? ints() : from_target || !from_tok ? most + N : N;
+    if (from_tok || spans || segments) {
         host.resize(size_t(ints()));
         const auto to = host.begin();
         if (from_tok) std::copy_n(from_tok, N, to);
         if (from_target) {
             std::copy_n(from_target, N, to + most);
-            next.targets = std::count_if(from_target, from_target + N, [](int t) { return t >= 0; });
+            next.targets =
+                std::count_if(from_target, from_target + N, [&](int t) { return has_values ? t != NO_VALUE : t >= 0; });
         }
         if (spans) {
             std::copy_n(spans->keys.begin(), N, reinterpret_cast<Span*>(&to[2 * most]));
             std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most]));
             for (int n = 0; n < int(N); n++) to[6 * most + n] = n % S - spans->keys[size_t(n)].from;
         }
+        for (int64_t n = 0; n < N && segments; n++)
+            to[(may_span ? 7 : 2) * most + n] = spans ? std::min(spans->segments[size_t(n)], segments - 1) : 0;
     }
     op.upload_async(staged, host.data(), int_bytes(count));
 }
 
 Batch::Sizes Batch::use_uploaded() {
     CHECK(next.B > 0, "no batch was uploaded");
-    op.use_uploaded(input, staged, int_bytes(next.spans ? ints() : 2 * most));
+    op.use_uploaded(input, staged, int_bytes(next.spans || segments ? ints() : 2 * most));
     return std::exchange(next, {});
 }

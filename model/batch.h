@@ -11,7 +11,7 @@ class Batch {
         bool spans = false;     // keys() and queries() define the attention mask
     };
     explicit Batch(const Table& table) : op(table) {}
-    void configure(const Plan& plan, MaskKind mask);
+    void configure(const Plan& plan, const Config& c);
 
     // Uploads the next batch, even while the device works on the previous one. tok, target (B,S)
     // lie on the host. `target` may be null; a target below 0 is ignored. If tok is null, only
@@ -23,21 +23,23 @@ class Batch {
 
     // Two batches in device memory, the one that passes read (`input`) and the next one (`staged`),
     // each of ints() ints: tok (N), target (N); with spans also keys (N), queries (N), and pos (N),
-    // which counts from a text's start.
+    // which counts from a text's start; with segments also those (N).
     int *input = nullptr, *staged = nullptr;
-    int64_t ints() const { return (may_span ? 7 : 2) * most; }
+    int64_t ints() const { return (may_span ? 7 : 2) * most + (segments ? most : 0); }
     int* tok() const { return input; }
     int* target() const { return tok() + most; }
     Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most); }
     Span* queries() const { return keys() + most; }
     int* pos() const { return tok() + 6 * most; }
+    int* segment() const { return tok() + (may_span ? 7 : 2) * most; }
 
   private:
     const Table& op;
     MaskKind mask = {};
     int most_S = 0;
-    int64_t most = 0;    // positions
-    bool may_span = false;
+    int64_t most = 0;                             // positions
+    bool may_span = false, has_values = false;    // values: Config::predicts_values
+    int segments = 0;
     Sizes next;
     std::vector<int> host;
 };

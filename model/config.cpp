@@ -139,6 +139,20 @@ static Status shortcuts_check(const Config& c) {
     return {};
 }
 
+static Status encoder_check(const Config& c) {
+    const bool classifies = c.head == HeadKind::texts || c.head == HeadKind::positions;
+    if (classifies == c.classes.empty())
+        return fail(Exit::usage, "a head %s classes: found %zu of them", classifies ? "of" : "without",
+                    c.classes.size());
+    if (!c.embed_size) return {};
+    if (!c.embed_norm || c.position == Position::sinusoidal || c.smear)
+        return fail(Exit::usage, "embedding size %d: expected a norm of the embeddings and no sinusoidal positions",
+                    c.embed_size);
+    if (c.reads_wte() && c.head_width() != c.embed_size)
+        return fail(Exit::usage, "embedding size %d, channels %d: a tied head needs a transform", c.embed_size, c.C);
+    return {};
+}
+
 Status config_check(const Config& c) {
     if (c.NH > 0 && c.HS == 0)
         return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C,
@@ -191,11 +205,16 @@ Status config_check(const Config& c) {
                     "%s, --objective %s: its slopes are for keys before the query; expected another "
                     "--position, or --objective causal",
                     position.c_str(), c.mask_kind == MaskKind::prefix ? "prefix" : "mlm");
-    if (c.window && c.mask_kind != MaskKind::causal)
+    if (c.window && c.mask_kind == MaskKind::prefix)
         return fail(Exit::usage,
-                    "--window %d, --objective %s: windows are for --objective causal; expected one of "
-                    "them",
-                    c.window, c.mask_kind == MaskKind::prefix ? "prefix" : "mlm");
+                    "--window %d, --objective prefix: windows are for --objective causal or mlm; expected one of them",
+                    c.window);
+    for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
+        if (value && c.mask_kind != MaskKind::causal)
+            return fail(Exit::usage,
+                        "%s %d, --objective mlm: the pattern is for earlier positions; expected one of them", option,
+                        value);
+    TRY(encoder_check(c));
     TRY(linear_check(c));
     TRY(shortcuts_check(c));
     if (c.mask >= c.V)

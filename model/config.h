@@ -27,6 +27,13 @@ constexpr int RELATIVE_BUCKETS = 32, RELATIVE_MAX_DISTANCE = 128;
 // Keys that a query attends to. causal: those up to its own position; prefix: also the whole
 // prefix; all: the whole text.
 enum class MaskKind { causal, prefix, all };
+// Rows of logits: the vocabulary's at each position; none, where states are the result; those of a
+// classifier for a whole text, which its first position decides, or for each position; one number
+// at each position, whether the token was replaced (ELECTRA's discriminator).
+enum class HeadKind { tokens, none, texts, positions, replaced };
+// A step between the last state and the head's product: act(x w^T + b), and its norm.
+enum class HeadTransform { none, dense, norm };
+constexpr int NO_VALUE = -1;    // bits of a NaN: a position without a number as target
 // Scaling of RoPE's frequencies for longer contexts; sources: model/position_tables.h.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
@@ -77,6 +84,7 @@ struct Config {
     bool norm_weight = true, norm_bias = true;    // norm_weight: of QK-norm, too
     bool norm_plus = false;                       // the norm's factor is w + 1 (Gemma)
     bool embed_norm = false;                      // a norm follows the embeddings
+    bool first_norm = true;                       // the first block's attention has a norm before it
     QkNormRope::QkNorm qk_norm = QkNormRope::QkNorm::none;
     // Attention.
     int window = 0;                       // visible positions, the query's own included; 0: all
@@ -91,6 +99,15 @@ struct Config {
     // Which products have biases: qkv, attention's output projection, the ffn's two, the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
     bool tied = true;    // the head's weights are wte
+    // The head: its rows, the step before its product, the step's activation and bias.
+    HeadKind head = HeadKind::tokens;
+    HeadTransform transform = HeadTransform::none;
+    Act transform_act = Act::gelu;
+    bool transform_bias = true;
+    std::vector<std::string> classes = {};    // a classifier's; one: a number instead (regression)
+    // Embeddings. segments: rows of a table that is added by a position's segment. embed_size:
+    // width of the embeddings; a product follows their norm. 0: C, without the product.
+    int segments = 0, embed_size = 0;
     // Shortcuts around blocks, as in nanochat of 2026 (layers/shortcuts.cpp). residual_scalars: a
     // block reads a weighted sum of its predecessor's output and of the embeddings. backout: the
     // head reads the last block's output less a part of the middle one's.
@@ -140,6 +157,14 @@ struct Config {
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     bool embeds_values(int l) const { return value_embeddings && l % 2 == (L - 1) % 2; }
     int backout_layer() const { return backout ? L / 2 : -1; }    // whose output is subtracted
+    int embed_width() const { return embed_size ? embed_size : C; }
+    // Rows of the head's product, and their width.
+    int outputs() const { return head == HeadKind::tokens ? V : head == HeadKind::replaced ? 1 : int(classes.size()); }
+    int padded_outputs() const { return head == HeadKind::tokens ? Vp() : int(round_up(outputs(), 16)); }
+    int head_width() const { return head == HeadKind::tokens && transform != HeadTransform::none ? embed_width() : C; }
+    // The head gives one number, not probabilities: targets are bits of floats (value_loss).
+    bool predicts_values() const { return head != HeadKind::tokens && outputs() == 1; }
+    bool reads_wte() const { return head == HeadKind::tokens && tied; }    // the head's product reads wte
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
     bool has_experts(int l) const { return experts && (l + 1) % experts_every == 0; }
@@ -171,7 +196,8 @@ struct ConfigRow {
     enum Presence { required, usual, some, rare };
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlacement Config::*, Parallel Config::*, QkNormRope::QkNorm Config::*, Position Config::*,
-                         RopeScaling Config::*, MaskKind Config::*, RouterKind Config::*, LinearAttention Config::*>
+                         RopeScaling Config::*, MaskKind Config::*, RouterKind Config::*, LinearAttention Config::*,
+                         HeadKind Config::*, HeadTransform Config::*>
         Member;
     Member member;
     const char* name;    // in listings: "kv_heads"; null: not listed

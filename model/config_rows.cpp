@@ -114,6 +114,20 @@ static std::vector<ConfigRow> position_rows() {
     // clang-format on
 }
 
+static const std::vector<std::vector<std::string>> ACTIVATIONS = {
+    {"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}, {"tanh"}};
+// Rows of encoders such as BERT.
+static std::vector<ConfigRow> encoder_rows() {
+    using C = Config;
+    return {KIND(&C::segments, "segments", 0, 1024),
+            KIND(&C::embed_size, "embedding_size", 0, 1 << 16),
+            KIND(&C::first_norm, "first_norm", 0, 1),
+            KIND(&C::head, "head", 0, 4, {{"tokens"}, {"none"}, {"texts"}, {"positions"}, {"replaced"}}),
+            KIND(&C::transform, "head_transform", 0, 2, {{"none"}, {"dense"}, {"norm"}}),
+            KIND(&C::transform_act, "head_activation", 0, 5, ACTIVATIONS),
+            KIND(&C::transform_bias, "head_transform_bias", 0, 1)};
+}
+
 const std::vector<ConfigRow>& config_rows() {
     using C = Config;
     using enum ConfigRow::Presence;
@@ -130,8 +144,8 @@ const std::vector<ConfigRow>& config_rows() {
          "attention heads; 0: the model's"},
         {&C::F, "ffn", false, "--ffn", "flatgpt_ffn", "feed_forward_length", 1, 1 << 18, usual,
          "width of the feed-forward part; 0: the model's (in a new one 4 x channels, gated 8/3)"},
-        FLATGPT_KEY(&C::activation, "activation", "--activation", "activation function of the feed-forward part", 0, 4,
-             {{"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}}),
+        FLATGPT_KEY(&C::activation, "activation", "--activation", "activation function of the feed-forward part", 0, 5,
+             ACTIVATIONS),
         {&C::norm_eps, "norm_epsilon", false, nullptr, "flatgpt_norm_epsilon", "attention.layer_norm_epsilon", 1e-12,
          0.1, rare, ""},
         {&C::NKV, "kv_heads", true, "--kv-heads", "num_key_value_heads", "attention.head_count_kv", 1, 1024, rare,
@@ -180,7 +194,7 @@ const std::vector<ConfigRow>& config_rows() {
     // clang-format on
     static const std::vector<ConfigRow> all = [] {
         std::vector<ConfigRow> joined = rows;
-        for (const auto& more : {expert_rows(), window_rows(), linear_rows(), shortcut_rows()})
+        for (const auto& more : {expert_rows(), window_rows(), linear_rows(), shortcut_rows(), encoder_rows()})
             joined.insert(joined.end(), more.begin(), more.end());
         for (const ConfigRow& row : position_rows()) joined.push_back(row);
         return joined;

@@ -198,7 +198,8 @@ class CostModel {
         double n = 0;
         for (size_t k = 0; k < keys.size(); k++) {
             const int at = int(k) % S, window = h.window ? std::max(0, at - h.window + 1) : 0;
-            n += keys[k].to - std::max(window, keys[k].from);
+            const int end = h.window ? std::min(keys[k].to, at + h.window) : keys[k].to;
+            n += end - std::max(window, keys[k].from);
         }
         return n;
     }

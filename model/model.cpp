@@ -64,7 +64,7 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     c = config;
     plan = asked;
     tensors = config_tensors(c, plan.ranks);
-    batch.configure(plan, c.mask_kind);
+    batch.configure(plan, c);
     store.set_layout(c, plan);
     at.purpose("parameters");
     if (op.parameter == Element::packed) {
@@ -116,7 +116,7 @@ Status Model::allocate(const Config& config, const Plan& asked) {
         return packed.any() ? packed.at(t.offset) : op.at(store.params, t.offset);
     });
     if (packed.any()) positions = packed.positions(c.position_offset);
-    else positions = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
+    else positions = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.embed_width()) : sinusoids;
     if (plan.mode == RunMode::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) -> Gradient* {
         if (t.frozen) return nullptr;

@@ -4,12 +4,14 @@
 
 #include "model/config.h"
 
-// A text in a packed sequence: it ends where the next one begins. Its prefix is from..prefix-1.
+// A text in a packed sequence: it ends where the next one begins. Its prefix is from..prefix-1. Of
+// a pair of texts, the second one begins at `second`; 0: none.
 struct Text {
-    int from = 0, prefix = 0;
+    int from = 0, prefix = 0, second = 0;
 };
 struct Spans {
     std::vector<Span> keys, queries;    // (B,S)
+    std::vector<int> segments;          // (B,S): 1 from a text's `second` on, else 0
     // Adds a sequence of S positions that consists of these texts; the first begins at 0. A query
     // attends within its own text: to positions up to its own; with MaskKind::prefix also to the
     // whole prefix; with MaskKind::all to the whole text.

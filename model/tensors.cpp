@@ -25,14 +25,25 @@ template <class S, class T> struct Row {
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
     using P = Params<T>;
     using Use = typename Row<P, T>::Use;
-    const int64_t padding = c.Vp() - c.V;
-    return {{true, &P::wte, "wte", {c.V}, c.C, Init::normal, padding},
-            {c.position == Position::learned, &P::wpe, "wpe", {c.T + c.position_offset}, c.C, Init::normal},
+    const int64_t padding = c.Vp() - c.V, outputs = c.outputs(), head_padding = c.padded_outputs() - outputs;
+    const int E = c.embed_width(), H = c.head_width();
+    const bool projected = c.embed_size > 0, transformed = c.transform != HeadTransform::none;
+    const bool head_norm = c.transform == HeadTransform::norm, own_head = !c.reads_wte() && outputs > 0;
+    const bool head_bias = c.head == HeadKind::tokens ? c.head_bias : outputs > 0;
+    return {{true, &P::wte, "wte", {c.V}, E, Init::normal, padding},
+            {c.position == Position::learned, &P::wpe, "wpe", {c.T + c.position_offset}, E, Init::normal},
+            {c.segments > 0, &P::segw, "segw", {c.segments}, E, Init::normal},
             {c.position == Position::t5, &P::relw, "relw", {RELATIVE_BUCKETS}, c.NH, Init::normal},
-            {c.embed_norm && c.norm_weight, &P::lnew, "lnew", {c.C}, 0, norm_init(c)},
-            {c.embed_norm && c.norm_bias, &P::lneb, "lneb", {c.C}, 0, Init::zero},
-            {!c.tied, &P::headw, "headw", {c.V}, c.C, Init::normal, padding},
-            {c.head_bias, &P::headb, "headb", {c.V}, 0, Init::zero, padding},
+            {c.embed_norm && c.norm_weight, &P::lnew, "lnew", {E}, 0, norm_init(c)},
+            {c.embed_norm && c.norm_bias, &P::lneb, "lneb", {E}, 0, Init::zero},
+            {projected, &P::embed_projw, "embed_projw", {c.C}, E, Init::normal},
+            {projected, &P::embed_projb, "embed_projb", {c.C}, 0, Init::zero},
+            {transformed, &P::transformw, "transformw", {H}, c.C, Init::normal},
+            {transformed && c.transform_bias, &P::transformb, "transformb", {H}, 0, Init::zero},
+            {head_norm && c.norm_weight, &P::head_normw, "head_normw", {H}, 0, norm_init(c)},
+            {head_norm && c.norm_bias, &P::head_normb, "head_normb", {H}, 0, Init::zero},
+            {own_head, &P::headw, "headw", {outputs}, H, Init::normal, head_padding},
+            {head_bias, &P::headb, "headb", {outputs}, 0, Init::zero, head_padding},
             {c.residual_scalars, &P::residw, "resid_lambdas", {c.L}, 0, Init::resid_lambda},
             {c.residual_scalars, &P::x0w, "x0_lambdas", {c.L}, 0, Init::x0_lambda},
             {c.smear, &P::smearw, "smear_gatew", {1}, smear_channels(c.C), Init::normal, 0, 1, Use::gate},
@@ -45,13 +56,14 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const int C = c.C, q = c.attention_width(), kv = c.NKV * c.HS, gates = c.heads(l).gates();
     const int G = value_gate_channels(C), F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
+    const bool norm1 = c.pre_norm() && (l > 0 || c.first_norm);
     const bool qk = c.rope(l).norms() && weight, all = c.qk_norm == QkNormRope::QkNorm::all;
     const Init last = c.zero_init ? Init::zero : Init::normal_residual;    // each branch's last product
     auto low = [&](Adapter::Product p) { return c.adapter.rank(p); };
     auto magnitudes = [&](Adapter::Product p) { return c.adapter.magnitudes && low(p) > 0; };
     auto up = [&](int64_t width) { return std::vector<int64_t>(c.gated ? 2 : 1, width); };
-    return {{c.pre_norm() && weight, &B::ln1w, "ln1w", {C}, 0, norm_init(c)},
-            {c.pre_norm() && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
+    return {{norm1 && weight, &B::ln1w, "ln1w", {C}, 0, norm_init(c)},
+            {norm1 && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
             {true, &B::qkvw, "qkvw", {q, kv, kv}, C, Init::normal},
             {c.qkv_bias, &B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
             {qk, &B::qw, "qw", {all ? q : c.HS}, 0, norm_init(c)},
@@ -105,7 +117,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
                 .vector = row.cols == 0};
     t.adapter = t.name.ends_with("_a") || t.name.ends_with("_b") || t.name.ends_with("_m");
     using Use = typename R::Use;
-    t.product = row.cols && (block >= 0 ? row.use == Use::product : t.name == (c.tied ? "wte" : "headw"));
+    const bool of_head = t.name == (c.reads_wte() ? "wte" : "headw") || t.name == "transformw";
+    t.product = row.cols && (block >= 0 ? row.use == Use::product : of_head || t.name == "embed_projw");
     t.lookup = row.use == Use::table || t.name == "wte";
     t.gate = row.use == Use::gate;
     if (!row.exists) return t;
@@ -117,15 +130,19 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     // "qkvw"). In a layer with experts, "shared_" + stem comes first. The name in files ends with
     // .bias if ours ends with b, else with .weight.
     const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
-    const std::vector<Family::Name>& names = c.family->names;
     const std::string shared = "shared_" + std::string(stem);
-    auto name = names.end();
-    if (block >= 0 && c.has_experts(block))
-        name = std::find_if(names.begin(), names.end(), [&](auto& n) { return shared == n.ours; });
-    if (name == names.end())
-        name = std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
-    const bool whole = name != names.end() && name->file.size() == 1;
-    if (!whole && (name == names.end() || name->file.size() != row.parts.size())) {    // our name in files
+    const Family::Name* name = nullptr;
+    auto find = [&](const std::vector<Family::Name>& names, auto is_it) {
+        for (auto n = names.begin(); !name && n != names.end(); n++) name = is_it(*n) ? &*n : nullptr;
+    };
+    // A head of its own has its bias beside its weights, not where a tied head has it (BERT).
+    const bool bias_beside = ours == "headb" && !c.reads_wte();
+    auto is_named = [&](const Family::Name& n) { return (ours == n.ours && !bias_beside) || stem == n.ours; };
+    if (block >= 0 && c.has_experts(block)) find(c.family->names, [&](auto& n) { return shared == n.ours; });
+    if (const Family::Head* head = c.family->head_of(c); head && block < 0) find(head->names, is_named);
+    find(c.family->names, is_named);
+    const bool whole = name && name->file.size() == 1;
+    if (!whole && (!name || name->file.size() != row.parts.size())) {    // our name in files
         t.pieces = {{t.name, 0, t.file_rows}};
         return t;
     }
@@ -139,6 +156,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
             std::string file = std::string(name->file[i]) + ending;
             if (const size_t at = file.find('#'); at != file.npos) file.replace(at, 1, number);
             if (const size_t at = file.find('@'); at != file.npos) file.replace(at, 1, std::to_string(expert));
+            if (const std::string_view first_of = c.family->prefixes[0]; c.head == HeadKind::none)
+                file = file.substr(file.starts_with(first_of) ? first_of.size() : 0);
             t.pieces.push_back({file, first, whole && !each ? t.file_rows : row.parts[i]});
             first += t.pieces.back().rows;
         }

@@ -20,7 +20,9 @@ template <class T> struct Block {
 };
 template <class T> struct Params {
     T *wte, *wpe, *relw, *lnew, *lneb, *headw, *headb;
-    T *residw, *x0w, *smearw, *smear_lambda, *backoutw;    // (L), (L), (1,smear_channels(C)), (1), (1)
+    T *segw, *embed_projw, *embed_projb;                     // (segments,E), (C,E), (C)
+    T *transformw, *transformb, *head_normw, *head_normb;    // (head_width(),C), then (head_width())
+    T *residw, *x0w, *smearw, *smear_lambda, *backoutw;      // (L), (L), (1,smear_channels(C)), (1), (1)
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };

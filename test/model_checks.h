@@ -13,7 +13,7 @@ inline Objective toy_objective(MaskKind mask_kind) {
 }
 inline Config seeing(Config c, MaskKind mask_kind) {
     c.mask_kind = mask_kind;
-    if (mask_kind != MaskKind::causal) c.window = 0;
+    if (mask_kind == MaskKind::prefix) c.window = 0;
     if (mask_kind == MaskKind::all) c.mask = 12;
     return c;
 }

@@ -70,6 +70,13 @@ template <class Add> void add_rare_kinds(const Config& c, const Config& llama, A
         k.linear = LinearAttention::retention, k.softmax_every = 2, k.parallel = Parallel::two;
         k.value_embeddings = k.residual_scalars = true;
     });
+    add("electra", c, [](Config& k) {
+        k.norm_placement = NormPlacement::post, k.activation = Act::gelu, k.embed_norm = k.head_bias = true;
+        k.segments = 2, k.embed_size = k.C / 2 + 1, k.transform = HeadTransform::norm;
+    });
+    add("modernbert", llama, [](Config& k) {
+        k.embed_norm = true, k.first_norm = false, k.transform = HeadTransform::dense, k.transform_act = Act::tanh;
+    });
     add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
 }
 inline std::vector<Kind> kind_configs(Config c) {

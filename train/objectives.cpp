@@ -2,6 +2,7 @@
 #include "train/objectives.h"
 
 #include "model/cost_table.h"
+#include "train/labels.h"
 #include "train/preference_loss.h"
 #include "train/reward/loss.h"
 #include "train/train.h"
@@ -66,6 +67,7 @@ constexpr const char *SHARDS = "names, or with other weights, --pack or --seq-le
                          "gives now: with another file, --chat-template, --train-on, --pack, --too-long or "
                          "--seq-len",
                      *PAIRS = "gives now: with another file, --chat-template, --too-long or --seq-len",
+                     *LABELS = "gives now: with another file or --seq-len",
                      *PROMPTS = "gives now: with another file, --chat-template, --answer-tokens or --seq-len";
 
 constexpr ObjectiveRow shards(const char* name, MaskKind mask_kind, std::string (*text)(const Trainer&)) {
@@ -104,6 +106,21 @@ const ObjectiveRow OBJECTIVES[] = {
      .preview = &Trainer::preview_conversations,
      .text = chat_text,
      .loss = make<ChatLoss>},
+    {.name = "labels",
+     .mask_kind = MaskKind::all,
+     .flag = "--labels",
+     .files = &TrainOptions::labels,
+     .val_files = &TrainOptions::labels_val,
+     .noun = "texts",
+     .settings = LABELS,
+     .sequences = 1,
+     .weighted = false,
+     .choose = &Trainer::choose_labels,
+     .read = &Trainer::read_labels_file,
+     .open = &Trainer::open_lines,
+     .preview = &Trainer::no_preview,
+     .text = labels_text,
+     .loss = make<LabelLoss>},
     {.name = "preference",
      .mask_kind = MaskKind::causal,
      .flag = "--prefer",

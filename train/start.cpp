@@ -180,6 +180,7 @@ Status Trainer::choose_model() {
     if (!length_given) o.seq_len = config.default_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
+    TRY(choose_head());
     TRY(choose_trained());
     TRY(choose_objective());
     TRY((this->*task->choose)());
@@ -309,7 +310,7 @@ Status Trainer::keep_packed() {
 }
 
 Status Trainer::choose_objective() {
-    const bool mlm = config.mask_kind == MaskKind::all;
+    const bool mlm = config.mask_kind == MaskKind::all && o.labels.empty();
     if (!mlm && o.mask_token >= 0) return fail(Exit::usage, "--mask-token needs --objective mlm");
     if (o.attention_dropout < 0 && o.attention_dropout != -1)
         return fail(Exit::usage, "--attention-dropout %g: expected 0 to 0.99, or -1: as --dropout says",
@@ -345,6 +346,7 @@ Status Trainer::choose_objective() {
         config.V = std::max(config.V, config.mask + 1);
     }
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
+    objective.labelled = !o.labels.empty();
     task = &objective_row(o, config.mask_kind);
     objective.packed = o.pack && task->read;    // documents of shards are apart with --documents
     return {};
@@ -421,6 +423,7 @@ Status Trainer::load() {
     const int64_t before = ours ? TRY(checkpoint_state(start)).documents : -1;
     if (before < 0) state.documents = -1;
     else if (state.documents >= 0) state.documents += before;
+    if (new_head) return load_below_head();
     TRY(start_vocabulary && start_vocabulary != config.V ? load_resized() : checkpoint_weights(start, *device.model));
     if (config.adapter.any() && !is_adapter(start)) device.model->store.init(config, uint64_t(o.seed), true);
     return {};

@@ -26,6 +26,7 @@ struct TrainOptions {
     std::string chat, chat_val, chat_template, train_on = "assistant", too_long = "cut";
     bool pack = false;
     int preview = 0, epochs = 0;
+    std::string labels, labels_val;
     std::string prefer, prefer_val, prefer_loss = "dpo";
     double beta = 0, label_smoothing = 0, gamma = 1;
     std::string prompts, prompts_val, reward, advantage = "normalised", loss_norm = "sequence";
@@ -86,6 +87,7 @@ struct TrainOptions {
 
 std::vector<Flag> optimizer_flags(TrainOptions& o);    // train/optimizer.cpp
 FlagGroup report_flags(TrainOptions& o);               // train/observe.cpp
+FlagGroup label_flags(TrainOptions& o);                // train/labels.cpp
 
 int64_t resident_bytes();    // resident memory of this process
 
@@ -131,6 +133,7 @@ struct Trainer {
     bool resuming = false;                // start is a checkpoint of this run, or --decay-from's
     bool decaying = false;                // start is --decay-from's
     int start_vocabulary = 0;             // vocabulary of `start`, with --resize-vocab
+    bool new_head = false;                // the head's weights are not those of `start`
     bool above_guessing = false;          // recent losses are above guess_limit
     bool vocabulary_assumed = false;      // neither options nor files give a vocabulary: GPT-2's
     bool all_ranks_end = false;           // each rank ends by itself; none is aborted
@@ -229,7 +232,9 @@ struct Trainer {
     Status keep_packed();     // keeps the base's weights in their file's blocks, beside adapters
     Status choose_tokenizer(const ModelSource& base);
     Status choose_objective();    // also finds the mask token
-    Status load();                // loads weights: resumed, --from, or random
+    Status choose_head();         // train/labels.cpp, as load_below_head
+    Status load_below_head();
+    Status load();    // loads weights: resumed, --from, or random
     Status load_resized();
     Result<bool> as_before(const std::string& key) const;    // an option has the resumed run's value
     Status resume();
@@ -245,6 +250,8 @@ struct Trainer {
     void note_padding();    // where a batch is not cut behind its last target
     std::string preview_text(const EncodedChat& e) const;
     Status preview_conversations() const;
+    Status choose_labels();
+    Result<std::shared_ptr<LineSource>> read_labels_file(const std::string& pattern, const std::string& flag);
     Status choose_preference();
     Result<std::shared_ptr<LineSource>> read_pairs(const std::string& pattern, const std::string& flag);
     Status preview_pairs() const;

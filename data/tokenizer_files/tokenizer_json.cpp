@@ -1,24 +1,28 @@
 // tokenizer_json.cpp - reads Hugging Face's tokenizer.json.
 //
-// Supported: model BPE over bytes, spelled in GPT-2's byte alphabet, or over characters with byte
-// fallback; merges as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders of such
+// Supported: models WordPiece and Unigram; model BPE over bytes, spelled in GPT-2's byte alphabet, or
+// over characters with byte fallback; merges as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders of such
 // models; added tokens; the tokens that a post-processor adds around a text. Anything else that
 // would change the ids is an error that names it.
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <unordered_map>
 
 #include "base/console.h"
 #include "base/file.h"
 #include "data/bpe.h"
+#include "data/tokenizer_models/charsmap.h"
+#include "data/tokenizer_models/piece_model.h"
 #include "files/json.h"
+#include "files/picture.h"
 #include "json_reader.h"
 
 using nlohmann::json;
 
 namespace {
 constexpr int MAX_IDS = 1 << 20;
-const char* const PUNCTUATION = R"([\p{P}$+<=>^`|~])";    // Unicode's and ASCII's
+const std::string WHITE = std::string("[") + WHITE_SPACE + "]";
 
 std::string quoted(const std::string& text) {    // regular expression that matches text literally
     std::string s;
@@ -40,14 +44,37 @@ struct Reader : JsonReader {
 
     Status model() {
         const json& m = at(root, "model");
-        if (text(m, "type") != "BPE") return wrong("model.type", "\"BPE\"", at(m, "type"));
+        const auto row = std::find_if(std::begin(MODEL_ROWS), std::end(MODEL_ROWS),
+                                      [type = model_type()](const ModelRow& r) { return type == r.type; });
+        if (row == std::end(MODEL_ROWS))
+            return wrong("model.type", "\"BPE\", \"WordPiece\" or \"Unigram\"", at(m, "type"));
+        v.model = row->kind;
+        v.byte_fallback = flag(m, "byte_fallback", false);
+        if (v.model == ModelKind::wordpiece) return wordpiece();
+        if (v.model == ModelKind::unigram) return {};
         for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
             if (const json& affix = at(m, key); !affix.is_null() && affix != "")
                 return wrong(std::string("model.") + key, "null", affix);
         if (const json& d = at(m, "dropout"); !d.is_null() && d != 0) return wrong("model.dropout", "null", d);
-        v.byte_fallback = flag(m, "byte_fallback", false);
         v.fuse_unknown = flag(m, "fuse_unk", false);
         v.ignore_merges = flag(m, "ignore_merges", false);
+        return {};
+    }
+
+    // Early files have no type; a Unigram's vocabulary is then an array.
+    std::string model_type() const {
+        const json& m = at(root, "model");
+        if (!at(m, "type").is_null()) return text(m, "type");
+        return at(m, "vocab").is_array() ? "Unigram" : at(m, "merges").is_array() ? "BPE" : "WordPiece";
+    }
+    Status wordpiece() {
+        const json& m = at(root, "model");
+        const json& longest = at(m, "max_input_chars_per_word");
+        if (!longest.is_null() && !(longest.is_number_integer() && longest >= 0))
+            return wrong("model.max_input_chars_per_word", "a number of characters", longest);
+        if (!longest.is_null()) v.longest_word = int(std::min<uint64_t>(longest.get<uint64_t>(), INT32_MAX));
+        if (at(m, "continuing_subword_prefix").is_string()) v.continuing = text(m, "continuing_subword_prefix");
+        v.strip = Strip::words, v.cleanup = true;
         return {};
     }
 
@@ -72,11 +99,43 @@ struct Reader : JsonReader {
                 v.normalization.push_back({Kind::prepend, "", text(n, "prepend")});
             } else if (type == "Replace" && !text(at(n, "pattern"), "String").empty()) {
                 v.normalization.push_back({Kind::replace, text(at(n, "pattern"), "String"), text(n, "content")});
+            } else if (text(at(n, "pattern"), "Regex") == " {2,}" && type == "Replace") {
+                v.normalization.push_back({Kind::runs, "", text(n, "content")});
             } else {
-                return wrong(where, "NFC, NFD, NFKC, NFKD, Prepend or Replace of a string", n);
+                return other_normalizer(type, n, where);
             }
             return Status{};
         });
+    }
+    Status other_normalizer(const std::string& type, const json& n, const std::string& where) {
+        using Kind = Normalization::Kind;
+        if (type == "BertNormalizer") {
+            const bool lower = flag(n, "lowercase", true);
+            std::string steps;
+            if (flag(n, "clean_text", true)) steps += BERT_CLEAN;
+            if (flag(n, "handle_chinese_chars", true)) steps += BERT_CHINESE;
+            if (flag(n, "strip_accents", lower)) steps += BERT_ACCENTS;
+            if (lower) steps += BERT_LOWERCASE;
+            v.normalization.push_back({Kind::bert, "", steps});
+        } else if (type == "Strip") {
+            if (flag(n, "strip_left", true)) v.normalization.push_back({Kind::strip_left, "", ""});
+            if (flag(n, "strip_right", true)) v.normalization.push_back({Kind::strip_right, "", ""});
+        } else if (type == "Precompiled") {
+            const json& map = at(n, "precompiled_charsmap");
+            std::string bytes;
+            if (!(map.is_null() || (map.is_string() && base64_decode(map.get<std::string>(), bytes))) ||
+                !Charsmap::valid(bytes))
+                return wrong(where + ".precompiled_charsmap", "a SentencePiece map in base64", map);
+            v.normalization.push_back({Kind::charsmap, bytes, ""});
+        } else if (type == "Lowercase" || type == "StripAccents") {
+            v.normalization.push_back({type == "Lowercase" ? Kind::lowercase : Kind::strip_accents, "", ""});
+        } else {
+            return wrong(where,
+                         "NFC, NFD, NFKC, NFKD, Prepend, Replace of a string or of \" {2,}\", BertNormalizer, Strip, "
+                         "Precompiled, Lowercase or StripAccents",
+                         n);
+        }
+        return {};
     }
 
     bool no_spaces_left() const {
@@ -119,7 +178,13 @@ struct Reader : JsonReader {
         v.spaces = scheme == "always"  ? Spaces::marked_always
                    : scheme == "first" ? Spaces::marked_first
                                        : Spaces::marked;
-        if (flag(p, "split", true)) splits.push_back({SPACE_MARK, Split::Behavior::merged_with_next});
+        const bool cut = flag(p, "split", true);
+        if (!splits.empty()) {    // after WhitespaceSplit
+            if (scheme != "always" || !cut) return wrong(where, "\"always\" and a split after WhitespaceSplit", p);
+            v.spaces = Spaces::marked_words;
+            splits.clear();
+        }
+        if (cut) splits.push_back({SPACE_MARK, Split::Behavior::merged_with_next});
         return {};
     }
     Status pre_tokenizer() {
@@ -128,9 +193,20 @@ struct Reader : JsonReader {
             const std::string type = text(p, "type");
             const bool first = splits.empty() && v.spaces == Spaces::kept && !byte_level;
             if (type == "Split" || type == "Digits" || type == "Punctuation") return split(p, where);
-            if (type == "Metaspace" && first) return metaspace(p, where);
+            const bool words = splits == std::vector<Split>{{WHITE, Split::Behavior::removed}};
+            if (type == "Metaspace" && (first || (words && v.spaces == Spaces::kept && !byte_level)))
+                return metaspace(p, where);
+            if (type == "BertPreTokenizer" || type == "WhitespaceSplit") {
+                splits.push_back({WHITE, Split::Behavior::removed, false, byte_level});
+                if (type == "BertPreTokenizer")
+                    splits.push_back({PUNCTUATION, Split::Behavior::isolated, false, byte_level});
+                return Status{};
+            }
             if (type != "ByteLevel" || byte_level)
-                return wrong(where, "Split, Digits, Punctuation, one ByteLevel, or Metaspace before them", p);
+                return wrong(where,
+                             "Split, Digits, Punctuation, BertPreTokenizer, WhitespaceSplit, one ByteLevel, or Metaspace "
+                             "before them or after WhitespaceSplit",
+                             p);
             if (flag(p, "add_prefix_space", true)) {
                 if (!first) return wrong(where + ".add_prefix_space", "false after another step", true);
                 v.spaces = Spaces::prefixed;
@@ -145,6 +221,8 @@ struct Reader : JsonReader {
         v.pattern = known_pattern(splits);
         if (v.pattern == Pattern::other) v.splits = splits;
         v.symbols = byte_level ? Symbols::bytes : Symbols::characters;
+        if (byte_level && v.model != ModelKind::bpe)
+            return wrong("pre_tokenizer", "no ByteLevel with this model.type", all);
         return {};
     }
     Status decoder() {
@@ -152,10 +230,13 @@ struct Reader : JsonReader {
             const std::string type = text(d, "type");
             const bool prefix = text(d, "prepend_scheme") != "never" && flag(d, "add_prefix_space", true);
             if (type == "Strip" && text(d, "content") == " " && at(d, "start") != 0) v.strip = Strip::space;
+            else if (type == "WordPiece" && (at(d, "prefix").is_null() || at(d, "prefix") == v.continuing))
+                v.strip = Strip::words, v.cleanup = flag(d, "cleanup", true);
             else if (type == "Metaspace" && prefix) v.strip = Strip::first_marks;
+            else if (type == "WordPiece") return wrong(where + ".prefix", "the model's prefix", at(d, "prefix"));
             else if (type != "Strip" && type != "Metaspace" && type != "ByteLevel" && type != "Replace" &&
                      type != "ByteFallback" && type != "Fuse")
-                return wrong(where, "ByteLevel, Metaspace, Replace, ByteFallback, Fuse or Strip", d);
+                return wrong(where, "ByteLevel, Metaspace, WordPiece, Replace, ByteFallback, Fuse or Strip", d);
             return Status{};
         });
     }
@@ -172,6 +253,7 @@ struct Reader : JsonReader {
     // id.
     Status vocabulary() {
         const json& vocab = at(at(root, "model"), "vocab");
+        if (v.model == ModelKind::unigram) return scored_vocabulary(vocab);
         if (!vocab.is_object() || vocab.empty()) return wrong("model.vocab", "an object of ids", vocab);
         std::vector<char> taken;
         for (const auto& [key, value] : vocab.items()) {
@@ -182,6 +264,26 @@ struct Reader : JsonReader {
             if (taken[size_t(id)]++) return wrong(where(), "an id of its own", value);
             id_of[key] = id;
         }
+        return {};
+    }
+    // Unigram: [[text, score], ...], by id. Of equal texts the last one counts.
+    Status scored_vocabulary(const json& vocab) {
+        if (!vocab.is_array() || vocab.empty() || vocab.size() > MAX_IDS)
+            return wrong("model.vocab", "an array of up to 1048576 texts and scores", vocab);
+        v.tokens.resize(vocab.size());
+        for (size_t id = 0; id < vocab.size(); id++) {
+            const json& piece = vocab[id];
+            const bool whole = piece.is_array() && piece.size() == 2 && piece[0].is_string() && piece[1].is_number();
+            if (!whole || !std::isfinite(piece[1].get<double>()))
+                return wrong("model.vocab[" + std::to_string(id) + "]", "a text and a score", piece);
+            id_of[piece[0].get<std::string>()] = int(id);
+            v.scores.push_back(piece[1].get<double>());
+        }
+        const json& unknown = at(at(root, "model"), "unk_id");
+        if (unknown.is_null()) return {};
+        if (!unknown.is_number_integer() || unknown < 0 || unknown >= vocab.size())
+            return wrong("model.unk_id", "an id of the vocabulary", unknown);
+        v.unknown = unknown.get<int>();
         return {};
     }
     Status added_tokens() {
@@ -231,6 +333,11 @@ struct Reader : JsonReader {
             bytes += token.size() == 1;
         }
         if (byte_level && !bytes) return wrong("model.vocab", "tokens for single bytes", "none");
+        if (!v.scores.empty()) v.scores.resize(v.tokens.size());
+        for (const std::string& token : v.tokens)
+            if (v.model != ModelKind::bpe && token.size() > LONGEST_TOKEN)
+                return wrong("model.vocab", "tokens of at most 512 bytes", token);
+        if (v.model == ModelKind::unigram) return {};
         const json& unknown = at(at(root, "model"), "unk_token");
         if (!unknown.is_string()) return {};
         auto it = id_of.find(unknown.get<std::string>());
@@ -240,6 +347,7 @@ struct Reader : JsonReader {
     }
     Status merges() {
         const json& list = at(at(root, "model"), "merges");
+        if (v.model != ModelKind::bpe) return {};
         if (!list.is_array()) return wrong("model.merges", "an array", list);
         for (size_t i = 0; i < list.size(); i++) {
             const json& m = list[i];
@@ -283,6 +391,12 @@ struct Reader : JsonReader {
                 TRY(add(pair.is_array() && pair.size() == 2 ? pair[1] : pair));
                 to = &v.after;
             }
+            // RoBERTa's template has two separators in the middle and one segment.
+            const int cls = v.before.back(), sep = v.after.back(), second = type == "BertProcessing";
+            v.pair = {{cls, 0}, {TemplatePart::FIRST, 0}, {sep, 0}};
+            if (!second) v.pair.push_back({sep, 0});
+            v.pair.push_back({TemplatePart::SECOND, second});
+            v.pair.push_back({sep, second});
             return {};
         }
         if (type != "TemplateProcessing") return wrong(where + ".type", "TemplateProcessing", at(p, "type"));
@@ -290,6 +404,20 @@ struct Reader : JsonReader {
             const std::string token = text(at(piece, "SpecialToken"), "id");
             for (const json& id : at(at(at(p, "special_tokens"), token.c_str()), "ids")) TRY(add(id));
             if (!at(piece, "Sequence").is_null()) to = &v.after;
+        }
+        std::vector<int> ids;
+        to = &ids;
+        for (const json& piece : at(p, "pair")) {
+            const bool special = !at(piece, "SpecialToken").is_null();
+            const json& part = at(piece, special ? "SpecialToken" : "Sequence");
+            const json& segment = at(part, "type_id");
+            if (!segment.is_number_integer() || segment < 0 || segment > 255 || v.pair.size() > 63)
+                return wrong(where + ".pair", "at most 64 tokens and texts with a type_id", piece);
+            ids.clear();
+            if (!special) ids = {text(part, "id") == "B" ? TemplatePart::SECOND : TemplatePart::FIRST};
+            for (const json& id : special ? at(at(at(p, "special_tokens"), text(part, "id").c_str()), "ids") : none)
+                TRY(add(id));
+            for (int id : ids) v.pair.push_back({id, segment.get<int>()});
         }
         return {};
     }
@@ -310,6 +438,14 @@ struct Reader : JsonReader {
         TRY(post_processor());
         if (v.before.size() == 1) v.bos = v.before[0];
         if (v.after.size() == 1) v.eos = v.after[0];
+        if (v.model == ModelKind::wordpiece) {    // BERT's names, which tokenizer.json alone does not tell
+            const std::pair<const char*, int Vocabulary::*> names[] = {{"[PAD]", &Vocabulary::pad},
+                                                                      {"[CLS]", &Vocabulary::cls},
+                                                                      {"[SEP]", &Vocabulary::sep},
+                                                                      {"[MASK]", &Vocabulary::mask}};
+            for (auto& [token, field] : names)
+                if (auto it = id_of.find(token); it != id_of.end()) v.*field = it->second;
+        }
         return {};
     }
 };

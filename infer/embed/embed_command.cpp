@@ -171,7 +171,9 @@ Status run(const Options& o) {
     e.file = o.text;
     const SentenceConfig sentences = TRY(sentence_config(o.model.model));
     const int longest = o.seq_len ? o.seq_len : sentences.longest;
-    TRY(load_model(e.m, o.model, o.device, false, [&](const Config& c, bool gpu) {
+    ModelOptions states = o.model;
+    states.head = HeadUse::none;
+    TRY(load_model(e.m, states, o.device, false, [&](const Config& c, bool gpu) {
         const int S = sequence_length(o.model, c, longest);
         return Capacity{std::max(1, saturating_rows(gpu) / S), S, c.mask_kind != MaskKind::causal};
     }));

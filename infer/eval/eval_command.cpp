@@ -8,6 +8,7 @@
 #include "files/picture.h"
 #include "position_loss.h"
 #include "files/json_write.h"
+#include "labels.h"
 #include "text_loss.h"
 
 namespace {
@@ -136,6 +137,27 @@ Status eval_needle(const EvalOptions& o) {
     for (const NeedleCell& cell : cells) all += cell.logprob;
     return check_loss(m, all);
 }
+Status eval_labels(EvalOptions o) {
+    const LabelledFile file = TRY(read_labels(o.labels));
+    LoadedModel m;
+    o.model_options.head = HeadUse::classes;
+    TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {
+        return Capacity{o.batch, sequence_length(o.model_options, c, o.seq_len), true};
+    }));
+    TRY(check_length(o.model_options, m.model->c, o.seq_len));
+    TRY(check_tokenizer(m));
+    const Config& c = m.model->c;
+    const double start = now_seconds();
+    const LabelScores s = score_labels(*m.model, TRY(encode_labels(file, c, m.tokenizer, m.model->plan.S)));
+    if (o.json) {
+        Json found = Json::object("loss", s.loss, "targets", s.targets);
+        set_scores(found, s, c);
+        found.print();
+    } else printf("loss %.4f  %s  targets %lld\n", s.loss, scores_text(s, c).c_str(), (long long)s.targets);
+    fprintf(stderr, "%s, %s (%s)\n", human_time(now_seconds() - start).c_str(),
+            counted(int64_t(file.lines.size()), "text").c_str(), m.device.c_str());
+    return check_loss(m, s.loss);
+}
 Status eval_tasks(const EvalOptions& o) {
     TaskFlags flags = o.tasks;
     flags.json = o.json;
@@ -161,6 +183,7 @@ Status eval(const EvalOptions& o) {
     TRY(check_files(o));
     if (!o.tasks.tasks.empty()) return eval_tasks(o);
     if (o.needle) return eval_needle(o);
+    if (!o.labels.empty()) return eval_labels(o);
     LoadedModel m;
     TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {
         return Capacity{o.batch, sequence_length(o.model_options, c, o.seq_len), o.documents};

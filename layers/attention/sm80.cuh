@@ -14,7 +14,7 @@ __device__ inline bool meets(Span span, int first, int n) { return first < span.
 __device__ inline bool holds(Span span, int first, int n) { return first >= span.from && first + n <= span.to; }
 
 struct Call {
-    Heads h;                               // window: S if unlimited
+    Heads h;                               // window: the longest sequence if unlimited
     int S, keys, heads, tiles, section;    // keys: per sequence; heads: of all sequences
     int64_t q_row, kv_row;                 // elements in a row of q, of kv
     Scores scores;
@@ -26,7 +26,8 @@ struct Call {
         : h(asked), S(S), keys(asked.keys_of(S)), heads(B * per_sequence), tiles(int(ceil_div(n, rows))),
           section(int(SECTION / bytes)), q_row(asked.q_row()), kv_row(asked.kv_row()), scores(asked),
           streams(asked, keys) {
-        if (h.window <= 0 || h.window > S) h.window = S;
+        const int longest = std::max(S, keys);
+        if (h.window <= 0 || h.window > longest) h.window = longest;
         section = section < 1 ? 1 : section > heads ? heads : section;
     }
     unsigned blocks() const { return unsigned(heads) * unsigned(tiles); }

@@ -26,14 +26,15 @@ EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
     const int window = h.window ? max_int(0, i - h.window + 1) : 0;
     if (!h.keys) return {window, i + 1};
     const Span span = h.keys[int64_t(b) * S + min_int(i, S - 1)];
-    return {max_int(window, span.from), span.to};
+    return {max_int(window, span.from), h.window ? min_int(span.to, i + h.window) : span.to};
 }
 // The queries that attend to the key at position j, unless j belongs to the sparse pattern.
 EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
     if (h.source && !h.queries) return {0, S};
     const int keys = h.keys_of(S);
     const Span span = h.queries ? h.queries[int64_t(b) * keys + min_int(j, keys - 1)] : Span{j, S};
-    return {span.from, h.window ? min_int(span.to, j + h.window) : span.to};
+    if (!h.window) return span;
+    return {max_int(span.from, j - h.window + 1), min_int(span.to, j + h.window)};
 }
 
 // Kernels read keys in streams: first + t * step for t = 0, 1, ... One stream has all keys (`all`):

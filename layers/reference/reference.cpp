@@ -3,6 +3,7 @@
 // This file is the definition that the fast tables are tested against. In double, gradient checks
 // of whole models by central differences are exact to about 1e-6; in float they find few errors.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -260,6 +261,7 @@ T act(T x, Act kind, T* slope) {
         case Act::silu: *slope = sigmoid * (1 + x * (1 - sigmoid)); return x * sigmoid;
         case Act::relu: *slope = x > 0; return std::fmax(x, T(0));
         case Act::relu2: *slope = 2 * std::fmax(x, T(0)); return std::fmax(x, T(0)) * std::fmax(x, T(0));
+        case Act::tanh: *slope = 1 - std::tanh(x) * std::tanh(x); return std::tanh(x);
     }
     return 0;
 }
@@ -270,6 +272,9 @@ void activation_forward(T* y, const T* x, Act kind, bool gated, int N, int F) {
             T slope = 0;
             y[int64_t(n) * F + f] = act(*gate, kind, &slope) * (gated ? gate[F] : 1);
         }
+}
+void stream_activation_forward(T* y, const T* x, Act kind, int N, int F) {
+    activation_forward(y, x, kind, false, N, F);
 }
 void activation_backward(T* dx, const T* dy, const T* x, Act kind, bool gated, int N, int F) {
     for (int n = 0; n < N; n++)
@@ -310,6 +315,20 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
             const T d = factor * (p * (1 + 2 * T(more.z_loss) * lse) - label) * inner * T(z.scale);
             dlogits[int64_t(n) * Vp + v] = v < V ? d : 0;
         }
+    }
+}
+
+void value_loss(float* loss, T* dlogits, const T* logits, const int* target, float scale, bool binary, int N, int Vp) {
+    for (int n = 0; n < N; n++) {
+        const T x = logits[int64_t(n) * Vp], y = T(std::bit_cast<float>(target[n]));
+        const bool given = !std::isnan(y);
+        const T slope = binary ? 1 / (1 + std::exp(-x)) - y : 2 * (x - y);
+        loss[n] = !given ? 0
+                         : float(binary ? std::fmax(x, T(0)) + std::log1p(std::exp(-std::fabs(x))) - y * x
+                                        : (x - y) * (x - y));
+        if (!dlogits) continue;
+        zero(dlogits + int64_t(n) * Vp, int64_t(sizeof(T)) * Vp);
+        dlogits[int64_t(n) * Vp] = given ? T(scale) * slope : 0;
     }
 }
 

@@ -30,7 +30,7 @@ struct Offsets {
 bool is_visible(Heads h, int S, int b, int i, int j) {
     const Span span = h.keys ? h.keys[b * S + i] : Span{0, h.source ? h.source : i + 1};
     const bool pattern = j < h.global_tokens || (h.stride && j % h.stride == 0);
-    return j >= span.from && j < span.to && (!h.window || j > i - h.window || pattern);
+    return j >= span.from && j < span.to && (!h.window || std::abs(i - j) < h.window || pattern);
 }
 
 T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }

@@ -3,6 +3,7 @@
 #pragma once
 #include "gelu.h"
 #include "layers/normal.h"
+#include "tanh.h"
 
 namespace ISA {
 // Phi(x) as in normal.h. x is clamped to [-13, 13]: beyond, the tail is below 1e-38.
@@ -37,6 +38,10 @@ template <Act act> INLINE Curve curve(vf x) {
     if constexpr (act == Act::silu) {
         const Sigmoid g = sigmoid(x);
         return {x * g.s, g.s + x * g.slope};
+    }
+    if constexpr (act == Act::tanh) {
+        const vf t = tanh(x);
+        return {t, 1 - t * t};
     }
     const vf r = max(set1(0), x);    // NaN stays NaN
     if constexpr (act == Act::relu) return {r, x > 0 ? set1(1) : vf{}};

@@ -46,11 +46,17 @@ const Family GPT2 = {
 const std::vector<const Family*>& families() {
     static const std::vector<const Family*> all = [] {
         std::vector<const Family*> list = {&GPT2};
-        for (const auto* rows : {&llama_families(), &gpt_families()})
+        for (const auto* rows : {&llama_families(), &gpt_families(), &encoder_families()})
             for (const Family& family : *rows) list.push_back(&family);
         return list;
     }();
     return all;
+}
+
+const Family::Head* Family::head_of(const Config& c) const {
+    for (const Head& row : heads)
+        if (row.kind == c.head) return &row;
+    return nullptr;
 }
 
 const char* missing_for(const std::string& type) {
@@ -66,7 +72,6 @@ const char* missing_for(const std::string& type) {
         {"qwen3_next", "gated delta rule layers and gated attention"},
         {"mamba", "state spaces"},
         {"mamba2", "state spaces"},
-        {"bert", "token types, and the transform before its head"},
         {"t5", "an encoder"},
     };
     for (auto& [name, lacks] : known)

@@ -1,6 +1,7 @@
 // families.h - one row per family of models: fields, config.json keys, tensor names, presets.
 #pragma once
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct ConfigKey {
         any_gelu,      // as torch_gelu; reads every GELU as tanh form
         flag,          // true: value `on`; false: 0
         copy,          // written; must have this value when read
+        positions,     // positions and the rows before position 0
+        both_sides,    // twice the window without the token itself
+        width,         // 0 is written as C
     };
     const char* key;
     ConfigRow::Member field;
@@ -84,8 +88,20 @@ struct Family {
         FileLayout layout = FileLayout::straight;
     };
     std::vector<Name> names = {};
+    // A class of transformers with its head: the fields of Config, and the tensors' names, which come
+    // before those of `names`. The first row whose kind is the model's is written, and the first row
+    // of all is meant by a file without `architectures`. No rows: `architecture` is the only class.
+    struct Head {
+        const char* architecture;
+        HeadKind kind;
+        HeadTransform transform;
+        std::optional<Act> act;    // the transform's; none: the ffn's
+        std::vector<Name> names;
+    };
+    std::vector<Head> heads = {};
+    const Head* head_of(const Config& c) const;    // null: no row
     // Prefixes of tensor names. Files that flatgpt writes use the first; files that it reads use
-    // any of them, or none.
+    // any of them, or none. A model without a head is written without a prefix.
     std::vector<const char*> prefixes = {"model."};
     // Names of tensors that other programs write and flatgpt ignores. Each is the end of a name, or
     // with a * the beginning ("vision_tower.*").
@@ -100,6 +116,7 @@ const char* missing_for(const std::string& type);
 // Visible positions of nanochat's short windows at a context of T: a quarter of T, rounded up to a
 // multiple of 128, and the token itself.
 constexpr int nanochat_window(int T) { return (T / 4 + (T % 4 != 0) + 127) / 128 * 128 + 1; }
-// Families like Llama, and families like GPT-2. families() joins both.
+// Families like Llama, like GPT-2 and like BERT. families() joins them.
 const std::vector<Family>& llama_families();
+const std::vector<Family>& encoder_families();
 const std::vector<Family>& gpt_families();

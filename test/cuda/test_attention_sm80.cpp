@@ -79,6 +79,9 @@ TEST_CASE("attention sm80: prefixes and bidirectional attention") {
             both_ways(2, 150, {2, 1, HS}, 60, 1, kind);
             both_ways(1, 193, {1, 1, HS}, 100000, 1, kind);
         }
+    for (int window : {1, 2, 64, 65})    // in both directions
+        for (int HS : {32, 64, 96, 256})
+            both_ways(1, 193, {2, 1, HS, window}, window == 2 ? 60 : 100000, 1, TrueSpans::all);
 }
 
 TEST_CASE("attention sm80: dropout") {

@@ -183,6 +183,16 @@ TEST_CASE("attention sm90: prefixes and bidirectional attention") {
         for (int HS : {32, 128, 192})
             for (int documents : {37, 150, 100000})
                 check({.B = 1, .S = 300, .NH = 2, .NKV = 1, .HS = HS, .documents = documents, .kind = kind});
+    for (int window : {1, 63, 65, 130})    // in both directions
+        for (int documents : {150, 100000})
+            check({.B = 1,
+                   .S = 385,
+                   .NH = 2,
+                   .NKV = 1,
+                   .HS = window == 65 ? 128 : 64,
+                   .window = window,
+                   .documents = documents,
+                   .kind = TrueSpans::all});
     // Some warps have rows of two documents, and the second document spans several tiles.
     check({.B = 1, .S = 900, .NH = 1, .NKV = 1, .HS = 64, .documents = 300, .kind = TrueSpans::all});
     check({.B = 1,

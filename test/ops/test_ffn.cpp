@@ -37,6 +37,7 @@ TEST_CASE("activation: against the reference") {
             each_act([&](Act act) {
                 if (act != Act::gelu_tanh && k++ % 3) return;
                 EXPECT(check_activation_forward(op, act, false, 1, n));
+                EXPECT(check_stream_activation_forward(op, act, 1, n));
                 EXPECT(check_activation_backward(op, act, false, 1, n, false));
                 EXPECT(check_activation_backward(op, act, false, 1, n, true));
             });

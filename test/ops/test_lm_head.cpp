@@ -292,3 +292,15 @@ TEST_CASE("distillation: gradient by differences; the teacher's own logits cost 
     CHECK(std::fabs(losses[0]) < 1e-6);
     for (double g : d) CHECK(std::fabs(g) < 1e-12);
 }
+
+TEST_CASE("value loss: against the reference") {
+    in_each_order([](auto& op) {
+        for (int N : {1, 2, 3, 33, 130})
+            for (int Vp : {1, 16, 40})
+                for (bool binary : {false, true}) {
+                    EXPECT(check_value_loss(op, N, Vp, binary, false, false));
+                    EXPECT(check_value_loss(op, N, Vp, binary, true, false));
+                    EXPECT(check_value_loss(op, N, Vp, binary, true, true));
+                }
+    });
+}

@@ -2,8 +2,8 @@
 #pragma once
 #include "check.h"
 
-constexpr Act ACTS[] = {Act::gelu_tanh, Act::gelu, Act::silu, Act::relu, Act::relu2};
-inline constexpr const char* ACT_NAME[] = {"gelu_tanh", "gelu", "silu", "relu", "relu2"};
+constexpr Act ACTS[] = {Act::gelu_tanh, Act::gelu, Act::silu, Act::relu, Act::relu2, Act::tanh};
+inline constexpr const char* ACT_NAME[] = {"gelu_tanh", "gelu", "silu", "relu", "relu2", "tanh"};
 
 inline std::string text_of(Act act, bool gated) {
     return std::string(" ") + ACT_NAME[int(act)] + (gated ? " gated" : "");
@@ -17,6 +17,15 @@ template <class T, class P> Check check_activation_forward(const Ops<T, P>& op, 
     Dual<InputType<T, P>> y(op, n);
     both(op, [&](auto& table, auto at) { table.activation_forward(at(y), at(x), act, gated, N, F); });
     check.expect("y", y, ROUNDING<InputType<T, P>>);
+    return check;
+}
+
+template <class T, class P> Check check_stream_activation_forward(const Ops<T, P>& op, Act act, int N, int F) {
+    Check check("stream_activation_forward", {{"N", N}, {"F", F}}, text_of(act, false));
+    const int64_t n = int64_t(N) * F;
+    Dual<T> x(op, random_normal(n, 1, 2)), y(op, n);
+    both(op, [&](auto& table, auto at) { table.stream_activation_forward(at(y), at(x), act, N, F); });
+    check.expect("y", y, ROUNDING<T>);
     return check;
 }
 

@@ -1,5 +1,7 @@
 // lm_head.h - checks of the cross-entropy and of the LM head's backward pass.
 #pragma once
+#include <bit>
+
 #include "linear.h"
 
 // If in_place, dlogits overwrite the logits, where both have one type.
@@ -84,5 +86,37 @@ template <class T, class P> Check check_distill_loss(const Ops<T, P>& op, int N,
     check.expect("loss", loss, 4 * ROUNDING<float>, 1);
     // A gradient is a difference of probabilities, and keeps their errors.
     if (with_gradient) check.expect("dlogits", dlogits, 2 * ROUNDING<I>, 0.37 / std::sqrt(double(V)));
+    return check;
+}
+
+// Logits beyond the first, and those of ignored rows, are not finite. Some are large.
+template <class T, class P>
+Check check_value_loss(const Ops<T, P>& op, int N, int Vp, bool binary, bool with_gradient, bool in_place) {
+    Check check("value_loss", {{"N", N}, {"Vp", Vp}},
+                std::string(binary ? " binary" : "") + (with_gradient ? in_place ? " in place" : "" : " loss only"));
+    typedef InputType<T, P> I;
+    Numbers numbers = random_normal(int64_t(N) * Vp, 1, 3), values = rounded<float>(random_normal(N, 2));
+    std::vector<int> targets;
+    for (int n = 0; n < N; n++) {
+        const bool ignored = n % 3 == 2;
+        const float y = binary ? float(n % 2) : float(values[size_t(n)]);
+        targets.push_back(!ignored ? std::bit_cast<int>(y) : n % 2 ? -1 : std::bit_cast<int>(NAN));
+        double* row = &numbers[size_t(n) * size_t(Vp)];
+        if (n % 5 == 1) row[0] *= 30;
+        for (int v = ignored ? 0 : 1; v < Vp; v++) row[v] = double(NAN);
+    }
+    Statistics loss(op, N);
+    Dual<T> logits(op, numbers);
+    Dual<I> apart(op, logits.size());
+    Integers target(op, targets);
+    auto run = [&](auto& dlogits) {
+        both(op, [&](auto& table, auto at) {
+            table.value_loss(at(loss), at(dlogits, with_gradient), at(logits), at(target), 0.37f, binary, N, Vp);
+        });
+        check.expect("loss", loss, ROUNDING<float>, 1);
+        if (with_gradient) check.expect("dlogits", dlogits, ROUNDING<I>, 0.37);
+    };
+    if constexpr (std::is_same_v<I, T>) run(in_place ? logits : apart);
+    else run(apart);
     return check;
 }
