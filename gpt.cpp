@@ -24,10 +24,13 @@ Dropout Gpt::site_dropout(float rate, int site, int64_t first) const {
     return {rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first};
 }
 Dropout Gpt::dropout(DropoutSite where, int l) const {
-    const bool in_attention = where == DropoutSite::probabilities;
+    const bool in_attention = where == DropoutSite::probabilities || where == DropoutSite::cross_probabilities;
     const float rate = in_attention ? plan.attention_dropout : plan.dropout;
     const int64_t first = in_attention ? pass.first_sequence : pass.first_sequence * pass.S * c.C;
-    return pass.training && rate > 0 ? site_dropout(rate, 3 * l + int(where), first) : Dropout{};
+    // A decoder's sites follow its encoder's, and its cross-attention's follow all others.
+    const int block = first_bucket > 1 ? first_bucket + l : l, beyond = int(where) - int(DropoutSite::ffn);
+    const int site = beyond > 0 ? 3 * (first_bucket + c.L + 1) + 2 * l + beyond : 3 * block + int(where);
+    return pass.training && rate > 0 ? site_dropout(rate, site, first) : Dropout{};
 }
 
 Heads Gpt::heads(int l) const {
@@ -36,6 +39,15 @@ Heads Gpt::heads(int l) const {
     h.queries = pass.spans ? batch.queries() : nullptr;
     h.bias = reinterpret_cast<const float*>(bias);
     h.dropout = dropout(DropoutSite::probabilities, l);
+    return h;
+}
+
+// Attention to the encoder's output: a query attends to the source of its sequence.
+Heads Gpt::cross_heads(int l) const {
+    Heads h = c.cross_heads(encoder->pass.S);
+    h.keys = batch.source_keys();
+    h.queries = batch.source_queries();
+    h.dropout = dropout(DropoutSite::cross_probabilities, l);
     return h;
 }
 
@@ -52,6 +64,11 @@ NormStep Gpt::norm2(int l) const {
                                 : c.pre_norm()              ? NormStep::Kind::norm
                                                             : NormStep::Kind::none;
     return {kind, c.norm_of(), p.ln2w, p.ln2b, t.mean2, t.rstd2};
+}
+NormStep Gpt::norm_cross(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    return {c.pre_norm() ? NormStep::Kind::norm : NormStep::Kind::none, c.norm_of(), p.lncw, p.lncb, t.meanc, t.rstdc};
 }
 FfnStep Gpt::ffn(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
@@ -87,6 +104,19 @@ Branch Gpt::attention_branch(int l) const {
             .scale = c.branch_scale,
             .dropout = dropout(DropoutSite::attention, l)};
 }
+Branch Gpt::cross_branch(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    return {.in = t.cross_y,
+            .width = c.attention_width(),
+            .p = {p.cross_projw, p.cross_projb},
+            .precision = precision_of(l),
+            .product = t.outc,
+            .norm = branch_norm(c, p.postcw, p.postcb, t.post_meanc, t.post_rstdc),
+            .norm_of_sum = c.sum_norm(),
+            .scale = c.branch_scale,
+            .dropout = dropout(DropoutSite::cross_attention, l)};
+}
 Branch Gpt::ffn_branch(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -121,6 +151,10 @@ HeadStep Gpt::head_step() const {
 // ---- forward ------------------------------------------------------------------------------------
 
 void Gpt::forward(bool training) {
+    if (encoder) {
+        encoder->step = step;
+        encoder->forward(training);
+    }
     static_cast<Batch::Sizes&>(pass) = batch.use_uploaded();
     pass.training = training;
     pass.precision = Precision::prefill;
@@ -129,7 +163,7 @@ void Gpt::forward(bool training) {
     store.await_parameters(0);
     embed_forward(nullptr);
     for (int l = 0; l < c.L; l++) {
-        store.await_parameters(1 + l);
+        store.await_parameters(first_bucket + l);
         block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].in : x_last, nullptr);
     }
     final_norm();
@@ -183,12 +217,18 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
     // Output projection and residual.
     branch_add(op, t.x2, t.x, attention_branch(l), N, C);
 
+    // Cross-attention branch, with its output projection and residual.
+    if (encoder) {
+        cross_attention(l, cache);
+        branch_add(op, t.x3, t.x2, cross_branch(l), N, C);
+    }
+
     // Feed-forward branch: norm, then a dense ffn, experts, or both.
-    const Activation* x = c.parallel == Parallel::none ? t.x2 : t.x;
+    const Activation* x = c.parallel == Parallel::none ? t.x3 : t.x;
     norm_ffn_forward(op, t.ln2, x, norm2(l), ffn(l), N, keep || c.has_experts(l));
     if (c.has_experts(l)) experts_forward(l, part != BlockPart::recomputed);
     // Down projection and residual.
-    branch_add(op, out, t.x2, ffn_branch(l), N, C);
+    branch_add(op, out, t.x3, ffn_branch(l), N, C);
     keep_copy(op, x_middle, out, int64_t(N) * C, l == c.backout_layer() && part != BlockPart::recomputed);
 }
 
@@ -213,6 +253,25 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     // prefix, and replaces the cache's causal result.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.qkv_rot, B, S, h);
     if (after_attention) after_attention(l);
+}
+// Attention to the encoder's output (Vaswani et al. 2017, section 3.2.3): norm and queries; keys and
+// values of the whole source, which in generation are already in the cache.
+void Gpt::cross_attention(int l, KvCache* cache) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const int B = pass.B, S = pass.S, C = c.C, width = c.attention_width();
+    norm_linear(op, t.cross_q, t.lnc, t.x2, norm_cross(l), {p.cross_qw, p.cross_qb}, B * S, C, width, precision_of(l),
+                !cache);
+    if (cache)
+        return op.cross_attention_cached(t.cross_y, t.cross_q, cache->source.layer(l), B, S, cache->source.last,
+                                         c.cross_heads(cache->source.positions));
+    source_keys(l);
+    op.cross_attention_forward(t.cross_y, t.cross_lse, t.cross_q, t.cross_kv, B, S, cross_heads(l));
+}
+void Gpt::source_keys(int l) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    op.linear_forward(a[size_t(l)].cross_kv, encoder->lnf, p.cross_kvw, p.cross_kvb, nullptr,
+                      encoder->pass.B * encoder->pass.S, c.C, 2 * c.NKV * c.HS, precision_of(l));
 }
 // Linear attention: y_t = q_t S_t with S_t = a_t S_(t-1) + k_t v_t^T (layers/ops.h).
 void Gpt::linear_attention(int l, KvCache* cache) {
@@ -313,7 +372,8 @@ void Gpt::loss(bool train, float scale, int terms) {
 
 void Gpt::backward(bool last) {
     const int64_t n = int64_t(pass.B) * pass.S * c.C;
-    store.gradients_begin(c.L);
+    store.gradients_begin(first_bucket + c.L - 1);
+    if (encoder) op.zero(encoder->dt, op.bytes(dt, int64_t(encoder->pass.B) * encoder->pass.S * c.C));
     relative_bias_clear(op, dbias, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
     if (c.sum_norm()) {
         op.copy(dx, dt, op.bytes(dx, n));
@@ -328,13 +388,14 @@ void Gpt::backward(bool last) {
     const int lowest = lowest_trained_block();
     for (int l = c.L - 1; l >= std::max(lowest, 0); l--) {
         pass.layer = l;
-        if (l + 1 < c.L) store.gradients_begin(1 + l);
+        if (l + 1 < c.L) store.gradients_begin(first_bucket + l);
         add_gradient(op, dx, l == c.backout_layer() ? dx_middle : nullptr, n);
         recompute(l);
         block_backward(l);
-        store.gradients_done(1 + l, last);
+        store.gradients_done(first_bucket + l, last);
     }
     if (lowest < 0) embed_backward();
+    if (encoder) return encoder->backward(last);    // it ends with the common embeddings
     store.gradients_done(0, last);
 }
 
@@ -352,7 +413,8 @@ void Gpt::recompute(int l) {
     if (c.rope(l).norms())
         op.rope_forward(t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], B, S, nullptr, c.heads(l),
                         c.rope(l));
-    norm_forward(op, t.ln2, c.parallel == Parallel::none ? t.x2 : t.x, norm2(l), N, c.C);
+    if (encoder) norm_forward(op, t.lnc, t.x2, norm_cross(l), N, c.C);
+    norm_forward(op, t.ln2, c.parallel == Parallel::none ? t.x3 : t.x, norm2(l), N, c.C);
     ffn_activate(op, ffn(l), N);
     if (c.has_experts(l))
         op.activation_forward(t.expert_act, t.expert_up, c.activation, c.gated, N * c.experts_used, c.expert_ffn);
@@ -380,7 +442,8 @@ void Gpt::block_backward(int l) {
                              dgathered};
     ffn_backward(op, dffn_in, to, dy, t.ln2, ffn(l), N);
     if (c.has_experts(l)) experts_backward(l, dffn_in, dy);
-    if (c.parallel == Parallel::none) norm_backward(op, dx, d.ln2w, d.ln2b, dt, t.x2, norm2(l), N, C);
+    if (c.parallel == Parallel::none) norm_backward(op, dx, d.ln2w, d.ln2b, dt, t.x3, norm2(l), N, C);
+    if (encoder) cross_backward(l);
 
     // Attention branch: residual and output projection, attention, RoPE, qkv projection.
     dy = branch_backward(op, {dx, dbranch, dt}, d.post1w, d.post1b, attention_branch(l), N, C);
@@ -404,6 +467,25 @@ void Gpt::block_backward(int l) {
     if (c.parallel == Parallel::two) norm_backward(op, dx, d.ln2w, d.ln2b, dffn, t.x, norm2(l), N, C);
     norm_backward(op, dx, d.ln1w, d.ln1b, dt, t.x, norm1(l), N, C);
     residual_mix_backward(op, dx, dx0, dw.residw, dw.x0w, t.in, x0, w.residw, w.x0w, l, 1, int64_t(N) * C);
+}
+
+// Cross-attention branch: residual and output projection, attention, queries and norm; keys and
+// values, whose gradient is added to that of the encoder's output.
+void Gpt::cross_backward(int l) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const Precision precision = precision_of(l);
+    const int B = pass.B, S = pass.S, C = c.C, N = B * S, width = c.attention_width(), kv = 2 * c.NKV * c.HS;
+    const Activation* dy = branch_backward(op, {dx, dbranch, dt}, d.postcw, d.postcb, cross_branch(l), N, C);
+    op.linear_backward(dt, store.into(d.cross_projw), d.cross_projb, dy, t.cross_y, p.cross_projw, N, width, C,
+                       precision);
+    op.cross_attention_backward(dqkv_or_dup, dcross_kv, dt, t.cross_y, t.cross_q, t.cross_kv, t.cross_lse, B, S,
+                                cross_heads(l));
+    op.linear_backward(dt, store.into(d.cross_qw), d.cross_qb, dqkv_or_dup, t.lnc, p.cross_qw, N, C, width, precision);
+    norm_backward(op, dx, d.lncw, d.lncb, dt, t.x2, norm_cross(l), N, C);
+    optional_linear_backward(op, encoder->dt, encoder->dx, store.into(d.cross_kvw), d.cross_kvb, dcross_kv,
+                             encoder->lnf, p.cross_kvw, encoder->pass.B * encoder->pass.S, C, kv);
 }
 
 // Computes the experts' backward pass. Writes the gradient of the ffn's input to `to`. With a

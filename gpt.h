@@ -71,6 +71,7 @@ struct Gpt {
     void embed_tokens(Activation* to, const int* tok, const int* pos);
     void block_forward(int l, Activation* out, KvCache* cache, BlockPart part = BlockPart::whole);
     void final_norm();
+    void source_keys(int l);    // keys and values of the encoder's output
     void head_forward(Activation* logits, const Input* x, int rows);
     void refresh_row_norms(int l);    // adapters' row norms, if the weights have changed since
     FfnStep ffn(int l) const;
@@ -79,6 +80,12 @@ struct Gpt {
     // forward() on the same batch.
     Gpt* teacher = nullptr;
     Distillation distillation = {};
+
+    // Encoder-decoders: the stack to whose output each block attends, on a batch of its own. It has
+    // parameters in the same store. forward() and backward() run it, too.
+    Gpt* encoder = nullptr;
+    int first_bucket = 1;               // bucket of block 0
+    Activation* dcross_kv = nullptr;    // (NS,2*NKV*HS): gradient of the encoder's keys and values
 
     // If set, called after each softmax attention, while a[l].qkv_rot still holds its inputs.
     std::function<void(int l)> after_attention;
@@ -131,8 +138,8 @@ struct Gpt {
 
   private:
     // Places where dropout applies, each with its own random numbers. The embeddings have one
-    // dropout, and each layer has the three others.
-    enum class DropoutSite { embeddings, probabilities, attention, ffn };
+    // dropout, and each layer has the three others, or five with an encoder.
+    enum class DropoutSite { embeddings, probabilities, attention, ffn, cross_probabilities, cross_attention };
     Precision precision_of(int l) const;
     void head_loss(int n, int rows, bool train, float scale, bool weighted);    // from position n on
     // first: index of this pass's first element within the whole step. For attention probabilities,
@@ -148,13 +155,18 @@ struct Gpt {
     int lowest_trained_block() const;    // -1: the embeddings are trained, too; c.L: no block is
     NormStep norm1(int l) const;
     NormStep norm2(int l) const;
+    NormStep norm_cross(int l) const;
+    Heads cross_heads(int l) const;
     Branch attention_branch(int l) const;
+    Branch cross_branch(int l) const;
     Branch ffn_branch(int l) const;
     void softmax_attention(int l, KvCache* cache);
+    void cross_attention(int l, KvCache* cache);
     void linear_attention(int l, KvCache* cache);
     void experts_forward(int l, bool counts);
     void recompute(int l);
     void block_backward(int l);
+    void cross_backward(int l);
     void experts_backward(int l, Activation* to, const Activation* dy);
     void embed_backward();
 };

@@ -91,7 +91,7 @@ Status check_choices(const std::vector<std::string>& given, const Sampling& samp
 
 struct SampleOptions {
     ModelOptions model_options;
-    std::vector<std::string> prompt;
+    std::vector<std::string> prompt, source;
     std::string prompt_file, prompts_file, field, format = "auto", special = "token";
     int longest_line = 32;
     std::vector<std::string> stop;
@@ -176,10 +176,11 @@ std::string shown(const SampleOptions& o, const Sample& sample, const std::strin
 }
 
 // Generates and prints samples: a single sample as it is generated, several samples in order.
+// first: index of the first of these prompts, or of their source, among `count`.
 Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOptions options,
-                     const std::vector<std::string>& prompts) {
+                     const std::vector<std::string>& prompts, int first, size_t count) {
     const int64_t all = int64_t(prompts.size()) * o.num;
-    const bool terminal = isatty(STDOUT_FILENO), stream = all == 1 && !o.json;
+    const bool terminal = isatty(STDOUT_FILENO), stream = all == 1 && count == 1 && !o.json;
     auto put = [&](std::string_view text) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
@@ -201,7 +202,9 @@ Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOpt
         options.each = [&](const Sample& sample) {
             if (terminal) countdown.progress.clear();
             cut += sample.finish_reason == std::string("length");
-            return begun = true, put(shown(o, sample, prompts[size_t(sample.number / o.num)], m.tokenizer));
+            Sample numbered = sample;
+            numbered.number += first * o.num;
+            return begun = true, put(shown(o, numbered, prompts[size_t(sample.number / o.num)], m.tokenizer));
         };
     if (all > options.batch) options.progress = std::ref(countdown);
     const double start = now_seconds();
@@ -235,11 +238,29 @@ std::vector<int> encode_prompt(const Tokenizer& tokenizer, const std::string& pr
     return ids;
 }
 
+// Generates texts of an encoder-decoder for each source.
+Status write_answers(const SampleOptions& o, const LoadedModel& m, GenerationOptions options) {
+    const Config& c = m.model->c;
+    options.prompts = {{c.decoder_start}};
+    for (size_t i = 0; i < o.source.size(); i++) {
+        options.source = m.tokenizer.encode_text(o.source[i], 0, o.special == "token").ids;
+        if (options.source.empty()) return fail(Exit::usage, "--source: expected a text, found an empty one");
+        if (int(options.source.size()) > c.T) {
+            Progress().note("note: the source has " + std::to_string(options.source.size()) +
+                            " tokens: only its first " + std::to_string(c.T) + " are read");
+            options.source.resize(size_t(c.T));
+        }
+        TRY(write_samples(o, m, options, {o.json ? o.source[i] : ""}, int(i), o.source.size()));
+    }
+    return {};
+}
+
 Status sample(SampleOptions o) {
     o.sampling.grammar = TRY(read_grammar(o.form));
     if (o.search.beams && o.num > o.search.beams)
         return fail(Exit::usage, "--num %d, --beams %d: no more texts than beams", o.num, o.search.beams);
-    const std::vector<std::string> prompts = TRY(read_prompts(o));
+    const bool by_source = !o.source.empty();
+    const std::vector<std::string> prompts = by_source ? o.source : TRY(read_prompts(o));
     const int64_t all = int64_t(prompts.size()) * o.num;
     if (all >= INT32_MAX) return fail(Exit::usage, "--num %d of %zu prompts: too many", o.num, prompts.size());
     size_t longest_prompt = 0;
@@ -247,7 +268,12 @@ Status sample(SampleOptions o) {
     const int64_t prompt_tokens = int64_t(longest_prompt) + 2;    // one token per byte; BOS, prefix mark
     int count = 0;                                                // sequences at once
     LoadedModel m, draft;
+    o.model_options.gives_source = by_source;
     TRY(load_model(m, o.model_options, o.device, false, [&](const Config& c, bool gpu) {
+        if (by_source) {
+            count = o.search.beams ? 2 * o.search.beams : std::min(o.num, o.batch ? o.batch : gpu ? 64 : 16);
+            return Capacity{.B = count, .S = 1, .source = int(prompt_tokens)};
+        }
         // Prompts are prefilled in chunks of `rows` tokens, counted over all sequences. If the
         // context can become full, its last half may be prefilled again, so `longest` includes that
         // length.
@@ -268,6 +294,7 @@ Status sample(SampleOptions o) {
 
     GenerationOptions options;
     for (const std::string& prompt : prompts) {
+        if (by_source) break;
         options.prompts.push_back(encode_prompt(m.tokenizer, prompt, o.special == "token"));
         if (options.prompts.back().empty()) options.prompts.back() = beginning_of_text(m);
     }
@@ -284,7 +311,7 @@ Status sample(SampleOptions o) {
     options.end_of_text = !o.ignore_end;
     options.logprobs = o.logprobs;
     if (!o.ignore_end) append(options.stop, m.generation.stop);
-    return write_samples(o, m, std::move(options), prompts);
+    return by_source ? write_answers(o, m, options) : write_samples(o, m, std::move(options), prompts, 0, 1);
 }
 
 // ---- chat ---------------------------------------------------------------------------------------
@@ -376,6 +403,10 @@ Command sample_command() {
                    "document",
            .letter = 'p',
            .excludes = {"--prompt-file, --prompts"}},
+          {.name = "--source",
+           .to = &o->source,
+           .help = "for encoder-decoders such as T5: the text that is read, or several of them",
+           .excludes = {"--prompt, --prompt-file, --prompts", "--draft, --lookup: an encoder-decoder has no drafts"}},
           {.name = "--prompt-file",
            .to = &o->prompt_file,
            .help = "read the prompt from a file; -: from standard "

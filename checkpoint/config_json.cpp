@@ -1,6 +1,8 @@
 // config_json.cpp - reads and writes config.json by the family's row. Every field has a range.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "checkpoint.h"
 #include "config_json.h"
@@ -33,6 +35,8 @@ double from_number(const Config& c, ConfigKey::Form form, double x) {
         case ConfigKey::positions: return x - c.family->kinds.position_offset;
         case ConfigKey::both_sides: return std::floor(x / 2) + 1;
         case ConfigKey::width: return x == c.C ? 0 : x;
+        case ConfigKey::width_root: return x != 0 ? std::sqrt(double(c.C)) : 1;
+        case ConfigKey::width_inverse: return x != 0 ? 1 / std::sqrt(double(c.C)) : 1;
         default: return x;
     }
 }
@@ -51,6 +55,9 @@ double to_number(const Config& c, ConfigKey::Form form, double x) {
 json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = ConfigKey::as_is, int on = 1) {
     const double value = config_value(c, row);
     if (form == ConfigKey::or_none && value == 0) return {};
+    if (form == ConfigKey::width_root || form == ConfigKey::width_inverse) return value != 1;
+    if (form == ConfigKey::t5_ffn && c.gated)
+        return "gated-" + (c.activation == Act::gelu_tanh ? "gelu" : row.choices[size_t(value)][0]);
     if (form == ConfigKey::flag) return int(value) == on;
     if (form == ConfigKey::root) {    // integer if possible: the class requires one
         const double square = to_number(c, form, value), whole = std::round(square);
@@ -86,7 +93,19 @@ Status field_parse(const JsonFields& f, const char* key, const ConfigRow& row, C
                    ConfigKey::Form form = ConfigKey::as_is, int on = 1) {
     double value = 0;
     bool yes = false;
-    if (form == ConfigKey::flag || std::holds_alternative<bool Config::*>(row.member)) {
+    const bool by_width = form == ConfigKey::width_root || form == ConfigKey::width_inverse;
+    if (by_width) {
+        TRY(flag_parse(f, key, &yes));
+        value = from_number(*c, form, yes);
+    } else if (form == ConfigKey::t5_ffn) {
+        std::string name;
+        TRY(f.get(key, &name));
+        const std::string_view gated = "gated-";
+        c->gated = name.starts_with(gated);
+        json own = {{key, c->gated ? name.substr(gated.size()) : name}};
+        TRY(choice_parse({own, f.name}, key, row, &value));
+        if (c->gated && value == int(Act::gelu)) value = int(Act::gelu_tanh);
+    } else if (form == ConfigKey::flag || std::holds_alternative<bool Config::*>(row.member)) {
         TRY(flag_parse(f, key, &yes));
         value = !yes ? 0 : form == ConfigKey::flag ? on : 1;
     } else if (std::holds_alternative<float Config::*>(row.member)) {
@@ -215,7 +234,9 @@ Status fixed_check(const JsonFields& f, const Family::Fixed& fixed) {
 Result<Config> class_parse(const JsonFields& f, const Family& family) {
     Config c;
     c.family = &family;
-    for (const Family::Fixed& fixed : REFUSED) TRY(fixed_check(f, fixed));
+    auto says = [&](const Family::Fixed& own, const Family::Fixed& other) { return !strcmp(own.key, other.key); };
+    for (const Family::Fixed& fixed : REFUSED)
+        if (std::ranges::none_of(family.fixed, [&](auto& own) { return says(own, fixed); })) TRY(fixed_check(f, fixed));
     for (const Family::Fixed& fixed : family.fixed) TRY(fixed_check(f, fixed));
     TRY(keys_parse(f, &c));
     TRY(head_parse(f, &c));

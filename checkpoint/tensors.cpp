@@ -26,7 +26,7 @@
 
 namespace {
 std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
-    if (t.vector) return {p.rows};
+    if (t.vector) return t.layout == FileLayout::row ? std::vector<int64_t>{1, p.rows} : std::vector{p.rows};
     return t.layout == FileLayout::transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
 }
 

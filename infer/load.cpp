@@ -84,7 +84,12 @@ Result<Config> adapted_config(const ModelSource& found, const ModelOptions& mode
     return config;
 }
 Plan plan_for(const Config& c, const Capacity& size) {
-    return {.mode = size.mode, .B = size.B, .S = std::min(size.S, c.T), .optimizer = nullptr, .spans = size.spans};
+    return {.mode = size.mode,
+            .B = size.B,
+            .S = std::min(size.S, c.T),
+            .optimizer = nullptr,
+            .spans = size.spans,
+            .source = std::min(size.source, c.T)};
 }
 // Allocates the model and reads its weights. pack: uses the CPU's packed layout
 // (layers/quant/packed.h), in the formats of the file, of --quantize or of --dtype.
@@ -145,6 +150,16 @@ Status check_length(const ModelOptions& model_options, const Config& c, int seq_
     return {};
 }
 
+static Status check_source_use(const LoadedModel& m, const ModelOptions& model_options) {
+    if (bool(m.model->encoder) == model_options.gives_source) return {};
+    if (m.model->encoder)
+        return fail(Exit::usage,
+                    "%s is an encoder-decoder: it reads a source and writes a text; expected flatgpt sample %s "
+                    "--source TEXT",
+                    m.path.c_str(), model_options.model.c_str());
+    return fail(Exit::usage, "--source: %s has no encoder; expected --prompt", m.path.c_str());
+}
+
 Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptions device, bool as_trained,
                   const std::function<Capacity(const Config& c, bool gpu)>& capacity) {
     Device opened = TRY(open_device(device, false));
@@ -192,7 +207,9 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
         const Capacity size = capacity(config, opened.gpu);
-        const bool pack = !opened.gpu && size.mode == RunMode::infer && !size.flat;
+        // Packed weights have one table of learned positions, and two stacks need two.
+        const bool two_tables = config.encoder_layers && config.position == Position::learned;
+        const bool pack = !opened.gpu && size.mode == RunMode::infer && !size.flat && !two_tables;
         const Status s = load_weights(m, base, adapters, model_options, config, plan_for(config, size), pack,
                                       as_trained, device.dtype);
         if (beside.joinable()) beside.join();
@@ -203,6 +220,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
     const Status found = checkpoint_find(path, &damaged, model_options.checkpoint, load).status;
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(found);
+    TRY(check_source_use(m, model_options));
     if (m.trace) m.trace->start(*m.model);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, model_options.checkpoint)));
     return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // own tokenizer may have more tokens: shards need none

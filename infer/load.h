@@ -30,12 +30,14 @@ struct ModelOptions {
     ContextExtension context_extension = {};
     std::vector<std::string> adapters = {};    // directories, each with =WEIGHT or without
     HeadUse head = HeadUse::tokens;
+    bool gives_source = false;    // for encoder-decoders: the command has a source
 };
 struct Capacity {
     int B, S;
     bool spans = false;               // passes use document spans
     RunMode mode = RunMode::infer;    // train: with gradients, but no updates
     bool flat = false;                // fp32 in one buffer; else a CPU may pack weights
+    int source = 0;                   // longest source, for encoder-decoders
 };
 inline int saturating_rows(bool gpu) { return gpu ? 8192 : 512; }    // tokens per pass that keep the device busy
 

@@ -21,7 +21,7 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
     const int C = c.C, post = c.post_norm() ? C : 0;
-    const int K = c.has_experts(l) ? c.experts_used : 0, gates = c.gates_shared_expert(l);
+    const int K = c.has_experts(l) ? c.experts_used : 0, gates = c.gates_shared_expert(l), cross = c.encoder_layers > 0;
     // With residual scalars, x is a weighted sum of `in` and the embeddings, which both are kept.
     return {{&A::x, C, c.residual_scalars ? cheap : never},
             {&A::in, c.residual_scalars && l > 0 ? C : 0, never, &A::x},
@@ -30,6 +30,9 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
             {&A::decay_gates, c.heads(l).gates(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
+            {&A::cross_q, cross * c.attention_width(), cheap},
+            {&A::outc, cross * post, cheap},
+            {&A::x3, cross * C, cheap, &A::x2},
             {&A::fch, first ? c.up_width(l) : 0, cheap},
             {&A::router_logits, K ? c.experts : 0, cheap},
             {&A::expert_up, K * c.expert_up_width(), cheap},
@@ -44,8 +47,11 @@ std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;
     const int normed = c.pre_norm() || own ? c.C : 0, K = c.has_experts(l) ? c.experts_used : 0;
+    const int cross = c.encoder_layers > 0;
     return {{&A::ln1, l > 0 || c.first_norm || own ? normed : 0, none},
             {&A::atty, c.attention_width(), cheap},
+            {&A::lnc, cross * normed, none},
+            {&A::cross_y, cross * c.attention_width(), cheap},
             {&A::ln2, c.parallel == Parallel::one ? 0 : normed, none},
             {&A::fcg, c.ffn_width(l), none},
             {&A::expert_act, K * c.expert_ffn, none},
@@ -59,13 +65,18 @@ std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap;
     const int mean = c.norm == NormKind::layer, pre = c.pre_norm(), two = pre && c.parallel != Parallel::one;
-    const int post = c.post_norm();
+    const int post = c.post_norm(), cross = c.encoder_layers > 0;
     return {{&A::mean1, pre * mean, cheap},
             {&A::rstd1, pre, cheap},
             {&A::mean2, two * mean, cheap},
             {&A::rstd2, two, cheap},
             {&A::qk_rstd, c.rope(0).rstd_count(c.NH, c.NKV), cheap},
             {&A::lse, c.NH, cheap},
+            {&A::meanc, cross * pre * mean, cheap},
+            {&A::rstdc, cross * pre, cheap},
+            {&A::post_meanc, cross * post * mean, cheap},
+            {&A::post_rstdc, cross * post, cheap},
+            {&A::cross_lse, cross * c.NH, cheap},
             {&A::post_mean1, post * mean, cheap},
             {&A::post_rstd1, post, cheap},
             {&A::post_mean2, post * mean, cheap},
@@ -138,10 +149,20 @@ static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
         at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));
 }
 
+// Keys and values of the encoder's output, by block if the backward pass reads them.
+static void lay_out_source(Layout& at, Gpt& g) {
+    if (!g.encoder) return;
+    const int64_t n = g.encoder->plan.max_tokens() * 2 * g.c.NKV * g.c.HS;
+    const bool kept = g.plan.mode == RunMode::train && g.plan.recompute != Recompute::blocks;
+    for (Activations& a : g.a)
+        if (kept || &a == &g.a[0]) at.reserve(a.cross_kv, n);
+        else a.cross_kv = g.a[0].cross_kv;
+}
+
 void lay_out_activations(Layout& at, Gpt& g) {
     const Config& c = g.c;
     const int64_t N = g.plan.max_tokens();
-    at.purpose("activations");
+    at.purpose(c.in_encoder ? "encoder's activations" : "activations");
     g.a.assign(size_t(c.L), {});
     const bool own = g.op.has_input_type();
     lay_out_rows(at, g, N, [&](const Config& config, int l) {
@@ -156,13 +177,15 @@ void lay_out_activations(Layout& at, Gpt& g) {
     for (Activations& a : g.a) {
         if (!c.pre_norm() && !own) {
             a.ln1 = as_input(a.x);
-            a.ln2 = as_input(a.x2);
+            a.lnc = as_input(a.x2);
+            a.ln2 = as_input(a.x3);
         }
         if (!c.first_norm && !own && &a == &g.a[0]) a.ln1 = as_input(a.x);
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
     }
     lay_out_routes(at, g, N);
     lay_out_adapters(at, g, N);
+    lay_out_source(at, g);
     at.reserve(g.x_last, N * std::max(c.C, c.embed_width()));
     g.x0 = g.a[0].x;
     if (c.residual_scalars) at.reserve(g.x0, N * c.C);
@@ -193,8 +216,9 @@ void lay_out_activations(Layout& at, Gpt& g) {
 void lay_out_activation_gradients(Layout& at, Gpt& g) {
     const Config& c = g.c;
     const int64_t N = g.plan.max_tokens();
-    at.purpose("activation gradients");
+    at.purpose(c.in_encoder ? "encoder's activation gradients" : "activation gradients");
     if (g.plan.mode != RunMode::train) return;
+    if (g.encoder) at.reserve(g.dcross_kv, g.encoder->plan.max_tokens() * 2 * c.NKV * c.HS);
     at.reserve(g.dx, N * std::max(c.C, c.embed_width()));
     at.reserve(g.dt, N * std::max({c.C, c.attention_width(), c.embed_width()}));
     const int64_t rows = N * c.experts_used, qkv = N * c.qkv_width();

@@ -18,11 +18,17 @@ struct Activations {
     Activation* decay_gates;      // (N,Heads::gates())
     Activation* out1;             // (N,C): input of the attention branch's norm
     Activation* x2;               // (N,C): x plus attention branch
-    Input* ln2;                   // (N,C): x2 after the branch's norm
-    Activation* fch;              // (N,F or 2*F): the ffn's first product
-    Input* fcg;                   // (N,F): activated
-    Activation* router_logits;    // (N,E)
-    Gradient* factors;            // (N,K): weight of each chosen expert's output
+    // Attention to an encoder's output; NS: source positions.
+    Input* lnc;                        // (N,C): x2 after the branch's norm
+    Activation *cross_q, *cross_kv;    // (N,NH*HS), (NS,2*NKV*HS)
+    Input* cross_y;                    // (N,NH*HS)
+    Activation* outc;                  // (N,C): input of the branch's norm
+    Activation* x3;                    // (N,C): x2 plus that branch; without an encoder an alias of x2
+    Input* ln2;                        // (N,C): x3 after the branch's norm
+    Activation* fch;                   // (N,F or 2*F): the ffn's first product
+    Input* fcg;                        // (N,F): activated
+    Activation* router_logits;         // (N,E)
+    Gradient* factors;                 // (N,K): weight of each chosen expert's output
     Routes routes;
     Activation *expert_up, *expert_out;      // (N*K,...): like fch and out2, rows ordered by expert
     Input* expert_act;                       // (N*K,F): like fcg
@@ -30,7 +36,8 @@ struct Activations {
     Input* shared_act;                       // (N,F): fcg * sigmoid(shared_gate)
     Activation* out2;                        // (N,C): input of the ffn branch's norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
-    float *qk_rstd, *lse;                    // (N,rstd_count()); (B,NH,S), in linear attention a factor per row
+    float *meanc, *rstdc, *post_meanc, *post_rstdc, *cross_lse;    // (N); (B,NH,S)
+    float *qk_rstd, *lse;    // (N,rstd_count()); (B,NH,S), in linear attention a factor per row
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
     Input *qkv_low, *proj_low, *fc_low, *fc2_low;                // (N,R): LowRank::low
     float* inverse_norms[Adapter::PRODUCTS];                     // (OC): LowRank::inverse_norms

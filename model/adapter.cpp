@@ -124,9 +124,10 @@ void Gpt::refresh_row_norms(int l) {
         adapter_row_norms(op, product(which, l), input_width(c, which, l));
 }
 int Gpt::lowest_trained_block() const {
-    if (dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb || dw.residw || dw.x0w || dw.smearw || dw.smear_lambda)
+    if (encoder || dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb || dw.residw || dw.x0w || dw.smearw ||
+        dw.smear_lambda)
         return -1;
     int l = 0;
-    while (l < c.L && !store.buckets[size_t(1 + l)].size) l++;
+    while (l < c.L && !store.buckets[size_t(first_bucket + l)].size) l++;
     return l;
 }

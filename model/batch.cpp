@@ -11,9 +11,22 @@ void Batch::configure(const Plan& plan, const Config& c) {
     most_S = plan.S;
     most = plan.max_tokens();
     may_span = plan.spans || mask != MaskKind::causal;
+    most_sources = c.encoder_layers ? int64_t(plan.B) * plan.source : 0;
 }
 
-void Batch::upload(const int* from_tok, const int* from_target, int B, int S, const Spans* spans) {
+// Each query attends to its sequence's source; padding behind a source has no query.
+void Batch::fill_source(int* to, const int* lengths, int B, int S, int source_S) const {
+    Span* const spans_of_keys = reinterpret_cast<Span*>(to);
+    Span* const spans_of_queries = spans_of_keys + most;
+    for (int b = 0; b < B; b++) {
+        const int length = lengths ? lengths[b] : source_S;
+        for (int s = 0; s < S; s++) spans_of_keys[b * S + s] = {0, length};
+        for (int j = 0; j < source_S; j++) spans_of_queries[b * source_S + j] = {j < length ? 0 : S, S};
+    }
+}
+
+void Batch::upload(const int* from_tok, const int* from_target, int B, int S, const Spans* spans,
+                   const int* source_lengths, int source_S) {
     const int64_t N = int64_t(B) * S;
     CHECK(N > 0 && N <= most && S <= most_S, "B=%d S=%d", B, S);
     Spans whole;
@@ -21,8 +34,10 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
     if (!spans && !whole.keys.empty()) spans = &whole;
     CHECK(!spans || (may_span && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
     next = {B, S, N, spans != nullptr};
-    const int64_t count = spans || segments ? ints() : from_target || !from_tok ? most + N : N;
-    if (from_tok || spans || segments) {
+    CHECK(!most_sources || (source_S > 0 && int64_t(B) * source_S <= most_sources), "sources of %d", source_S);
+    whole_upload = spans || segments || most_sources;
+    const int64_t count = whole_upload ? ints() : from_target || !from_tok ? most + N : N;
+    if (from_tok || whole_upload) {
         host.resize(size_t(ints()));
         const auto to = host.begin();
         if (from_tok) std::copy_n(from_tok, N, to);
@@ -38,12 +53,13 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
         }
         for (int64_t n = 0; n < N && segments; n++)
             to[(may_span ? 7 : 2) * most + n] = spans ? std::min(spans->segments[size_t(n)], segments - 1) : 0;
+        if (most_sources) fill_source(&host[size_t(source_at())], source_lengths, B, S, source_S);
     }
     op.upload_async(staged, host.data(), int_bytes(count));
 }
 
 Batch::Sizes Batch::use_uploaded() {
     CHECK(next.B > 0, "no batch was uploaded");
-    op.use_uploaded(input, staged, int_bytes(next.spans || segments ? ints() : 2 * most));
+    op.use_uploaded(input, staged, int_bytes(whole_upload ? ints() : 2 * most));
     return std::exchange(next, {});
 }

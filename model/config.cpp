@@ -51,6 +51,18 @@ Heads Config::heads(int l) const {
             .alibi = position == Position::alibi,
             .max_distance = position == Position::t5 ? RELATIVE_MAX_DISTANCE : 0};
 }
+Config Config::encoder() const {
+    Config e = *this;
+    e.L = encoder_layers;
+    e.encoder_layers = 0;
+    e.in_encoder = true;
+    e.mask_kind = MaskKind::all;
+    e.head = HeadKind::none;
+    return e;
+}
+Heads Config::cross_heads(int source) const {
+    return {.NH = NH, .NKV = NKV, .HS = HS, .scale = score_scale, .softcap = score_cap, .source = source};
+}
 QkNormRope Config::rope(int l) const {
     return {.dims = has_rope(l) ? rope_dims : 0,
             .interleaved = rope_interleaved,
@@ -103,6 +115,25 @@ std::string flag_text(const Config& c, const ConfigRow::Member& member) {
 }
 }    // namespace
 
+// Refuses fields that cannot be combined with an encoder.
+static Status encoder_decoder_check(const Config& c) {
+    if (!c.encoder_layers) return {};
+    const std::pair<bool, const char*> refused[] = {
+        {c.mask_kind != MaskKind::causal, "a mask that is not causal"},
+        {c.parallel != Parallel::none, "parallel branches"},
+        {c.linear != LinearAttention::none, "linear attention"},
+        {c.experts > 0, "experts"},
+        {c.residual_scalars || c.backout || c.smear, "nanochat's shortcuts"},
+        {c.value_embeddings, "value embeddings"},
+        {c.adapter.any(), "adapters"},
+        {c.stride || c.global_tokens, "a sparse pattern"}};
+    for (auto [is, what] : refused)
+        if (is)
+            return fail(Exit::usage,
+                        "%d encoder layers, %s: flatgpt has no such encoder-decoders; leave out one of them",
+                        c.encoder_layers, what);
+    return {};
+}
 // Refuses fields that cannot be combined with linear attention.
 static Status linear_check(const Config& c) {
     if (c.linear == LinearAttention::none) return {};
@@ -153,7 +184,15 @@ static Status encoder_check(const Config& c) {
     return {};
 }
 
+Status check_no_encoder(const Config& c, const char* command) {
+    if (!c.encoder_layers) return {};
+    return fail(Exit::usage,
+                "%s: the model is an encoder-decoder (%s), which flatgpt reads, converts and samples, but does not yet "
+                "%s; expected a decoder or an encoder",
+                command, c.family->type, command);
+}
 Status config_check(const Config& c) {
+    TRY(encoder_decoder_check(c));
     if (c.NH > 0 && c.HS == 0)
         return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C,
                     c.NH);

@@ -129,7 +129,13 @@ struct Config {
     float rope_factor = 1, rope_low = 1, rope_high = 4;    // llama3's low and high; yarn's beta_slow, beta_fast
     int rope_original = 0;                                 // trained context; 0: T
     float rope_magnitude = 0;                              // yarn: factor of cos, sin; 0: 1 + ln(factor) / 10
-    const Family* family = &GPT2;                          // gives keys and names in files
+    // Encoder-decoders: blocks of the encoder, to whose output each block here attends; 0: none.
+    // The encoder has the other fields in common, and attends in both directions.
+    int encoder_layers = 0;
+    bool in_encoder = false;         // this is the encoder of such a pair (encoder())
+    int decoder_start = 0;           // token before a decoder's first one
+    bool sinusoid_halves = false;    // sines in the first half of the channels, cosines in the second
+    const Family* family = &GPT2;    // gives keys and names in files
     // What a run begins with, adds and trains; no part of config.json. zero_init: the last matrix
     // of a branch is 0 at first. trained: patterns of the names of trained tensors (is_frozen). If
     // it is empty, the adapters are trained, or without them everything.
@@ -149,6 +155,8 @@ struct Config {
     bool has_rope(int l) const;
     bool rope_unused() const;    // position is rope, but no layer rotates
     Heads heads(int l) const;
+    Config encoder() const;                 // configuration of the encoder, which has no head
+    Heads cross_heads(int source) const;    // attention to `source` positions of the encoder's output
     QkNormRope rope(int l) const;
     int recurrent_layers_below(int l) const;
     int rope_table_of(int l) const;              // 0; 1 for windowed layers with their own theta

@@ -116,10 +116,14 @@ static std::vector<ConfigRow> position_rows() {
 
 static const std::vector<std::vector<std::string>> ACTIVATIONS = {
     {"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}, {"tanh"}};
-// Rows of encoders such as BERT.
+// Rows of encoders such as BERT, and of encoder-decoders.
 static std::vector<ConfigRow> encoder_rows() {
     using C = Config;
-    return {KIND(&C::segments, "segments", 0, 1024),
+    return {{&C::encoder_layers, "encoder_layers", true, nullptr, "flatgpt_encoder_layers", nullptr, 0, 1024,
+             ConfigRow::some, ""},
+            KIND(&C::decoder_start, "decoder_start", 0, 1 << 24),
+            KIND(&C::sinusoid_halves, "sinusoid_halves", 0, 1),
+            KIND(&C::segments, "segments", 0, 1024),
             KIND(&C::embed_size, "embedding_size", 0, 1 << 16),
             KIND(&C::first_norm, "first_norm", 0, 1),
             KIND(&C::head, "head", 0, 4, {{"tokens"}, {"none"}, {"texts"}, {"positions"}, {"replaced"}}),

@@ -6,6 +6,9 @@
 #include "base/pool.h"
 
 namespace {
+// Whether a call of S positions also runs the last block's end on all of them, instead of leaving it
+// to finish_rows: cross-attention needs the cache.
+bool runs_whole_blocks(const Model& g, int S) { return S == 1 || g.encoder; }
 void blocks(Model& g, KvCache* cache, bool last_whole) {
     // Smear reads the embedding of the token before. A call's first token finds it in history.
     if (g.c.smear) {
@@ -48,7 +51,7 @@ void run(Model& g, KvCache& cache, bool as_before, const SampleArgs* sample_args
         cache.release_graphs();
     }
     auto step = [&] {
-        blocks(g, &cache, S == 1);
+        blocks(g, &cache, runs_whole_blocks(g, S));
         if (sample_args) draw(g, cache, *sample_args);
     };
     // Keeps on_device equal to the positions on the device, where operation sample increments
@@ -124,6 +127,18 @@ Status allocate_cache(Model& g, KvCache& cache, int sequences, int positions, co
     return cache.allocate(g.op, g.c, int(g.plan.max_tokens()), sequences, positions, kind);
 }
 
+void encode_source(Model& g, KvCache& cache, const int* tok, int n) {
+    g.encoder->batch.upload(tok, nullptr, 1, n);
+    g.encoder->forward();
+    g.pass.precision = Precision::prefill;
+    const Heads h = g.c.cross_heads(n);
+    for (int l = 0; l < g.c.L; l++) {
+        g.source_keys(l);
+        g.op.cache_append(cache.source.layer(l), g.a[size_t(l)].cross_kv, 1, n, cache.source.pos, h);
+    }
+    cache.set_source(n, int(g.plan.max_tokens()));
+}
+
 PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::vector<int>& which,
                    const std::vector<int>& asked_lengths, Pages::SumOrder sum_order, const SampleArgs* sample_args) {
     std::vector<int> running = which, lengths = asked_lengths;
@@ -147,7 +162,7 @@ PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::v
     g.store.await();                                           // may wait, which graph capture forbids
     for (int l = 0; l < g.c.L; l++) g.refresh_row_norms(l);    // a graph that is launched again has no such check
     run(g, cache, as_before, sample_args);
-    return {g.pass, lengths, S > 1};
+    return {g.pass, lengths, !runs_whole_blocks(g, S)};
 }
 
 PendingHead whole_batch(const Model& g) { return {g.pass, std::vector<int>(size_t(g.pass.B), g.pass.S), false}; }

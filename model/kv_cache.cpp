@@ -182,7 +182,44 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
     sequences = page_numbers + int64_t(count) * width;
     copies = sequences + count;
     if (c.smear) previous = copies + 2 * copied, history = previous + most;
+    return allocate_source(most, count);
+}
+Status KvCache::allocate_source(int most, int count) {
+    if (!c.encoder_layers) return {};
+    CHECK(kind.source > 0, "an encoder-decoder's cache without a source");
+    const int own = pages_for(kind.source);
+    source.positions = own * Pages::SIZE;
+    source.layer_bytes = round_up(2 * int64_t(source.positions) * c.NKV * c.HS * element_bytes(op->activation), 128);
+    const int64_t all_ints = int64_t(count) * own + most + source.positions;
+    source_bytes = c.L * source.layer_bytes + int64_t(sizeof(int)) * all_ints;
+    source.memory = static_cast<char*>(op->allocate(source_bytes));
+    if (!source.memory)
+        return fail(Exit::device, "out of memory: keys and values of a source of %d tokens need %.2f GiB", kind.source,
+                    double(source_bytes) / (1 << 30));
+    source.table = reinterpret_cast<int*>(source.memory + c.L * source.layer_bytes);
+    source.last = source.table + int64_t(count) * own;
+    source.pos = source.last + most;
+    source.pages = {.type = op->activation,
+                    .k = nullptr,
+                    .v = nullptr,
+                    .k_scale = nullptr,
+                    .v_scale = nullptr,
+                    .NKV = c.NKV,
+                    .table = source.table,
+                    .width = own};
+    std::vector<int> rows(static_cast<size_t>(count) * size_t(own)),
+        positions_up(static_cast<size_t>(source.positions));
+    for (size_t i = 0; i < rows.size(); i++) rows[i] = int(i) % own;
+    for (size_t i = 0; i < positions_up.size(); i++) positions_up[i] = int(i);
+    op->upload(source.table, rows.data(), int64_t(sizeof(int) * rows.size()));
+    op->upload(source.pos, positions_up.data(), int64_t(sizeof(int) * positions_up.size()));
     return {};
+}
+void KvCache::set_source(int length, int most) {
+    CHECK(length > 0 && length <= source.positions, "a source of %d", length);
+    source.length = length;
+    const std::vector<int> last(size_t(most), length - 1);
+    op->upload(source.last, last.data(), int64_t(sizeof(int)) * most);
 }
 void KvCache::release_graphs() {
     for (const auto& [step, graph] : graphs) op->release_graph(graph);
@@ -191,6 +228,7 @@ void KvCache::release_graphs() {
 KvCache::~KvCache() {
     release_graphs();
     if (memory) op->release(memory, bytes);
+    if (source.memory) op->release(source.memory, source_bytes);
 }
 Pages KvCache::layer(int l) const {
     CHECK(!c.recurrent(l), "layer %d keeps a state", l);

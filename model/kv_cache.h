@@ -22,6 +22,7 @@ struct CacheOptions {
     bool evicts = false;
     int sinks = 0;
     int pages = 0;            // total; 0: enough for every sequence's maximum
+    int source = 0;           // positions of an encoder's output, at most
     bool lossless = false;    // no window ever reaches evicted positions
 };
 
@@ -99,6 +100,24 @@ struct SampleArgs {
     bool operator==(const SampleArgs&) const = default;
 };
 
+// Keys and values of an encoder's output, in the activations' type, which all sequences of a cache
+// have in common. They are computed once, by encode_source (model/decoder.h).
+struct SourceCache {
+    int positions = 0;         // room, in whole pages; 0: no encoder
+    int length = 0;            // positions that the source has
+    char* memory = nullptr;    // pages of one layer after the other
+    int* table = nullptr;      // (sequences,pages of a sequence): the same pages in each row
+    int* last = nullptr;       // (tokens of a call): length - 1
+    int* pos = nullptr;        // (positions): 0, 1, ...
+    int64_t layer_bytes = 0;
+    Pages pages = {};
+    Pages layer(int l) const {
+        Pages p = pages;
+        p.k = memory + l * layer_bytes, p.v = memory + l * layer_bytes + layer_bytes / 2;
+        return p;
+    }
+};
+
 // Keys and values, and the last call's positions and tokens. Must be destroyed before the model.
 struct KvCache {
     PageTable table;    // pages by sequence; callers fork and rewind
@@ -125,6 +144,9 @@ struct KvCache {
     // (linear attention) of one sequence after the other. cos_sin has the rows of Gpt::cos_sin for
     // all positions or, if the cache evicts, for this call's positions. sink_cos_sin has the angles
     // by which sinks are rotated.
+    SourceCache source;
+    int64_t source_bytes = 0;
+    void set_source(int length, int most);    // after its keys and values are in the cache
     char *memory = nullptr, *state = nullptr;
     float *cos_sin[2] = {}, *sink_cos_sin[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
@@ -149,6 +171,7 @@ struct KvCache {
   private:
     const Table* op = nullptr;    // owns the memory
     Config c;
+    Status allocate_source(int most, int count);
     void evict_pages(const std::vector<int>& lengths);
     void rotate_sinks(const std::vector<PageTable::Copy>& copies, const std::vector<int>& evicted);
     void upload_copies(const std::vector<PageTable::Copy>& copies);

@@ -61,6 +61,7 @@ static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const P
 
 void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     if (asked.ranks == 1 && !store.comm) asked.zero = 0;    // one rank alone has nothing to partition
+    if (!asked.source) asked.source = asked.S;
     c = config;
     plan = asked;
     tensors = config_tensors(c, plan.ranks);
@@ -78,10 +79,26 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
         at.reserve(store.params, store.flat + store.frozen);
     }
     if (plan.mode == RunMode::train) lay_out_training(at, store, train, plan, op.parameter == Element::bf16);
+    lay_out_encoder(at);
     lay_out_activations(at, *this);
     lay_out_activation_gradients(at, *this);
     lay_out_logits(at, *this);
     at.finish();
+}
+
+// The encoder is a second Gpt over the same parameters.
+void Model::lay_out_encoder(Layout& at) {
+    if (!c.encoder_layers) return;
+    if (!encoder_stack) encoder_stack = std::make_unique<Gpt>(op, parameters);
+    encoder = encoder_stack.get();
+    first_bucket = 1 + c.encoder_layers;
+    encoder->c = c.encoder();
+    encoder->plan = plan;
+    encoder->plan.S = plan.source;
+    encoder->plan.weighted = false;
+    encoder->batch.configure(encoder->plan, encoder->c);
+    lay_out_activations(at, *encoder);
+    lay_out_activation_gradients(at, *encoder);
 }
 
 Status Model::allocate(const Config& config, const Plan& asked) {
@@ -109,20 +126,20 @@ Status Model::allocate(const Config& config, const Plan& asked) {
                     asked.mode == RunMode::train ? ", or --recompute blocks," : " or --seq-len");
     Layout layout{op, static_cast<char*>(arena)};
     lay_out(layout, config, asked);
-    fill_cos_sin(op, c, cos_sin, cos_sin[0], plan.S);
-    fill_positions();
     PackedWeights& packed = store.packed;
     w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) {
         return packed.any() ? packed.at(t.offset) : op.at(store.params, t.offset);
     });
-    if (packed.any()) positions = packed.positions(c.position_offset);
-    else positions = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.embed_width()) : sinusoids;
+    fill_positions(*this);
+    if (encoder) encoder->w = w.encoder[0], fill_positions(*encoder);
     if (plan.mode == RunMode::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) -> Gradient* {
         if (t.frozen) return nullptr;
         return op.at(store.gradients(t.bucket), t.offset - store.buckets[size_t(t.bucket)].offset);
     });
     if (!dw.relw) dbias = nullptr;
+    if (encoder) encoder->dw = dw.encoder[0];
+    if (encoder && !encoder->dw.relw) encoder->dbias = nullptr;
     if (!plan.optimizer) return {};
     store.group_factors = TRY(param_groups(c, tensors, plan.groups, plan.mup_base, *plan.optimizer));
     for (size_t i = 0; i < tensors.size(); i++) {    // allocated memory is zero
@@ -138,18 +155,35 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     return {};
 }
 
-// Fills the tables for positions that are computed, not learned.
-void Model::fill_positions() {
-    if (bucket) {
-        const std::vector<int> buckets = relative_buckets(c.mask_kind != MaskKind::causal);
-        op.upload(bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
+// Fills a stack's tables for positions that are computed, not learned.
+void Model::fill_positions(Gpt& g) {
+    PackedWeights& packed = store.packed;
+    fill_cos_sin(op, g.c, g.cos_sin, g.cos_sin[0], g.plan.S);
+    if (g.bucket) {
+        const std::vector<int> buckets = relative_buckets(g.c.mask_kind != MaskKind::causal);
+        op.upload(g.bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
     }
+    if (packed.any()) g.positions = packed.positions(c.position_offset);
+    else g.positions = g.w.wpe ? op.at(g.w.wpe, int64_t(c.position_offset) * c.embed_width()) : g.sinusoids;
     if (c.position != Position::sinusoidal) return;
     const std::vector<float> exact = ::sinusoids(c, c.T);
-    if (store.packed.any()) return op.upload(store.packed.position_table(), exact.data(), 4 * int64_t(exact.size()));
-    std::vector<char> host(size_t(op.bytes(sinusoids, int64_t(exact.size()))));
+    if (packed.any()) return op.upload(packed.position_table(), exact.data(), 4 * int64_t(exact.size()));
+    std::vector<char> host(size_t(op.bytes(g.sinusoids, int64_t(exact.size()))));
     from_floats(host.data(), op.parameter, exact.data(), int64_t(exact.size()));
-    op.upload(sinusoids, host.data(), int64_t(host.size()));
+    op.upload(g.sinusoids, host.data(), int64_t(host.size()));
+}
+
+void Model::upload_pairs(const int* sources, const int* lengths, int source_S, const int* tok, const int* target, int B,
+                         int S) {
+    Spans spans;
+    for (int b = 0; b < B; b++) {
+        const int length = lengths ? lengths[b] : source_S;
+        std::vector<Text> texts = {{}};
+        if (length < source_S) texts.push_back({length, length});
+        spans.add(texts, source_S, MaskKind::all);
+    }
+    encoder->batch.upload(sources, nullptr, B, source_S, &spans);
+    batch.upload(tok, target, B, S, nullptr, lengths, source_S);
 }
 
 double Model::mean_loss(float* to) {

@@ -1,5 +1,7 @@
 // model.h - a complete model: Gpt, its memory, parameters and training step.
 #pragma once
+#include <memory>
+
 #include "gpt.h"
 #include "model/train_step.h"
 #include "model/weights.h"
@@ -30,7 +32,16 @@ struct Model : Gpt {
     explicit Model(const Table& table);
     ~Model();
     Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: not enough memory
-    void init(uint64_t seed) { store.init(c, seed); }           // random weights
+    // Uploads the next batch of an encoder-decoder: sources (B,source_S) of these lengths (B), and
+    // tokens and targets (B,S) as in Batch::upload. If the tokens are null, only sizes are set.
+    void upload_pairs(const int* sources, const int* lengths, int source_S, const int* tok, const int* target, int B,
+                      int S);
+    // Sets the next batch's sizes alone, with sources of the plan's length: enough for a CostTable.
+    void upload_sizes(int B, int S) {
+        if (encoder) upload_pairs(nullptr, nullptr, plan.source, nullptr, nullptr, B, S);
+        else batch.upload(nullptr, nullptr, B, S);
+    }
+    void init(uint64_t seed) { store.init(c, seed); }    // random weights
     // Mean loss of the targets >= 0, summed in double, in the order of positions. If `losses` (N)
     // on the host is not null, copies all losses there.
     double mean_loss(float* losses = nullptr);
@@ -49,6 +60,8 @@ struct Model : Gpt {
 
   private:
     void lay_out(Layout& at, const Config& config, Plan plan);
-    void fill_positions();
+    void lay_out_encoder(Layout& at);
+    void fill_positions(Gpt& stack);
+    std::unique_ptr<Gpt> encoder_stack;
     void* arena = nullptr;    // device memory, caches and scratch excluded
 };

@@ -38,6 +38,7 @@ struct Plan {
     WeightFormats stored = {};       // packed parameters' formats
     bool weighted = false;           // gradients of positions have factors (Gpt::loss)
     bool first_squares = false;      // measure the gradient of each step's first batch (TrainStep::first_square)
+    int source = 0;                  // encoder-decoders: positions of a source, at most; 0: as many as S
     int64_t max_tokens() const { return int64_t(B) * S; }
 };
 struct MemoryRow {

@@ -30,7 +30,7 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
     const bool projected = c.embed_size > 0, transformed = c.transform != HeadTransform::none;
     const bool head_norm = c.transform == HeadTransform::norm, own_head = !c.reads_wte() && outputs > 0;
     const bool head_bias = c.head == HeadKind::tokens ? c.head_bias : outputs > 0;
-    return {{true, &P::wte, "wte", {c.V}, E, Init::normal, padding},
+    return {{!c.in_encoder, &P::wte, "wte", {c.V}, E, Init::normal, padding},
             {c.position == Position::learned, &P::wpe, "wpe", {c.T + c.position_offset}, E, Init::normal},
             {c.segments > 0, &P::segw, "segw", {c.segments}, E, Init::normal},
             {c.position == Position::t5, &P::relw, "relw", {RELATIVE_BUCKETS}, c.NH, Init::normal},
@@ -56,7 +56,7 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const int C = c.C, q = c.attention_width(), kv = c.NKV * c.HS, gates = c.heads(l).gates();
     const int G = value_gate_channels(C), F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
-    const bool norm1 = c.pre_norm() && (l > 0 || c.first_norm);
+    const bool norm1 = c.pre_norm() && (l > 0 || c.first_norm), cross = c.encoder_layers > 0;
     const bool qk = c.rope(l).norms() && weight, all = c.qk_norm == QkNormRope::QkNorm::all;
     const Init last = c.zero_init ? Init::zero : Init::normal_residual;    // each branch's last product
     auto low = [&](Adapter::Product p) { return c.adapter.rank(p); };
@@ -76,6 +76,16 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {c.proj_bias, &B::projb, "projb", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post1w, "post1w", {C}, 0, norm_init(c)},
             {c.post_norm() && bias, &B::post1b, "post1b", {C}, 0, Init::zero},
+            {cross && c.pre_norm() && weight, &B::lncw, "lncw", {C}, 0, norm_init(c)},
+            {cross && c.pre_norm() && bias, &B::lncb, "lncb", {C}, 0, Init::zero},
+            {cross, &B::cross_qw, "cross_qw", {q}, C, Init::normal},
+            {cross && c.qkv_bias, &B::cross_qb, "cross_qb", {q}, 0, Init::zero},
+            {cross, &B::cross_kvw, "cross_kvw", {kv, kv}, C, Init::normal},
+            {cross && c.qkv_bias, &B::cross_kvb, "cross_kvb", {kv, kv}, 0, Init::zero},
+            {cross, &B::cross_projw, "cross_projw", {C}, q, last},
+            {cross && c.proj_bias, &B::cross_projb, "cross_projb", {C}, 0, Init::zero},
+            {cross && c.post_norm() && weight, &B::postcw, "postcw", {C}, 0, norm_init(c)},
+            {cross && c.post_norm() && bias, &B::postcb, "postcb", {C}, 0, Init::zero},
             {c.pre_norm() && two && weight, &B::ln2w, "ln2w", {C}, 0, norm_init(c)},
             {c.pre_norm() && two && bias, &B::ln2b, "ln2b", {C}, 0, Init::zero},
             {c.has_experts(l), &B::routerw, "routerw", {E}, C, Init::normal},
@@ -110,7 +120,7 @@ template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
 // Makes the tensor of a row, with the family's names in files. block: -1 outside of blocks.
 template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::string number = std::to_string(block);
-    Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name,
+    Tensor t = {.name = (c.in_encoder ? "encoder." : "") + (block < 0 ? "" : number + ".") + row.name,
                 .cols = row.cols ? row.cols : 1,
                 .init = row.init,
                 .decay = row.cols > 0 && row.use != R::Use::gate,
@@ -137,10 +147,14 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     };
     // A head of its own has its bias beside its weights, not where a tied head has it (BERT).
     const bool bias_beside = ours == "headb" && !c.reads_wte();
+    const std::string gated = "gated_" + std::string(stem);
+    auto is_gated = [&](const Family::Name& n) { return c.gated && gated == n.ours; };
+    find(c.in_encoder ? c.family->encoder_names : c.family->names, is_gated);
     auto is_named = [&](const Family::Name& n) { return (ours == n.ours && !bias_beside) || stem == n.ours; };
-    if (block >= 0 && c.has_experts(block)) find(c.family->names, [&](auto& n) { return shared == n.ours; });
+    if (c.in_encoder) find(c.family->encoder_names, is_named);
+    else if (block >= 0 && c.has_experts(block)) find(c.family->names, [&](auto& n) { return shared == n.ours; });
     if (const Family::Head* head = c.family->head_of(c); head && block < 0) find(head->names, is_named);
-    find(c.family->names, is_named);
+    if (!c.in_encoder) find(c.family->names, is_named);
     const bool whole = name && name->file.size() == 1;
     if (!whole && (!name || name->file.size() != row.parts.size())) {    // our name in files
         t.pieces = {{t.name, 0, t.file_rows}};
@@ -148,7 +162,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     }
     if (!t.vector || name->layout != FileLayout::transposed) t.layout = name->layout;
     if (c.NKV != c.NH && t.layout == FileLayout::by_head) t.layout = FileLayout::straight;
-    const char* ending = ours.back() == 'b' ? ".bias" : ".weight";
+    const char* ending = t.layout == FileLayout::row ? "" : ours.back() == 'b' ? ".bias" : ".weight";
     const bool each = std::string_view(name->file[0]).find('@') != std::string_view::npos;
     int64_t first = 0;
     for (int expert = 0; expert < (each ? t.experts : 1); expert++)
@@ -156,7 +170,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
             std::string file = std::string(name->file[i]) + ending;
             if (const size_t at = file.find('#'); at != file.npos) file.replace(at, 1, number);
             if (const size_t at = file.find('@'); at != file.npos) file.replace(at, 1, std::to_string(expert));
-            if (const std::string_view first_of = c.family->prefixes[0]; c.head == HeadKind::none)
+            if (const std::string_view first_of = c.family->prefixes[0]; c.head == HeadKind::none && !c.in_encoder)
                 file = file.substr(file.starts_with(first_of) ? first_of.size() : 0);
             t.pieces.push_back({file, first, whole && !each ? t.file_rows : row.parts[i]});
             first += t.pieces.back().rows;
@@ -186,8 +200,8 @@ struct Extent {
 template <class T, class Visit>
 Extent walk_from(const Config& c, int ranks, Params<T>* p, int64_t frozen_from, Visit visit) {
     Extent to = {{}, 0, frozen_from};
-    auto step = [&](const auto& row, auto* owner, int block, int bucket) {
-        Tensor t = tensor_of(c, row, block);
+    auto step = [&](const Config& stack, const auto& row, auto* owner, int block, int bucket) {
+        Tensor t = tensor_of(stack, row, block);
         t.bucket = bucket;
         if (t.size()) t.frozen = is_frozen(c, t);
         int64_t& end = t.frozen ? to.all : to.trained;
@@ -199,13 +213,25 @@ Extent walk_from(const Config& c, int ranks, Params<T>* p, int64_t frozen_from, 
         to.trained = round_up(to.trained, 64 * int64_t(ranks));
         to.buckets.push_back(to.trained);
     };
+    // A stack's blocks and its last norm.
+    int bucket = 0;
+    auto blocks = [&](const Config& stack, Params<T>* of) {
+        for (int l = 0; l < stack.L; l++) {
+            begin_bucket();
+            bucket++;
+            for (auto& row : block_rows<T>(stack, l)) step(stack, row, of ? &of->block[size_t(l)] : nullptr, l, bucket);
+        }
+        for (auto& row : last_rows<T>(stack)) step(stack, row, of, -1, bucket);
+    };
     begin_bucket();
-    for (auto& row : first_rows<T>(c)) step(row, p, -1, 0);
-    for (int l = 0; l < c.L; l++) {
-        begin_bucket();
-        for (auto& row : block_rows<T>(c, l)) step(row, p ? &p->block[size_t(l)] : nullptr, l, 1 + l);
+    for (auto& row : first_rows<T>(c)) step(c, row, p, -1, 0);
+    if (c.encoder_layers) {
+        const Config encoder = c.encoder();
+        Params<T>* const of = p ? &p->encoder[0] : nullptr;
+        for (auto& row : first_rows<T>(encoder)) step(encoder, row, of, -1, 0);
+        blocks(encoder, of);
     }
-    for (auto& row : last_rows<T>(c)) step(row, p, -1, c.L);
+    blocks(c, p);
     to.trained = round_up(to.trained, 64 * int64_t(ranks));
     to.all = std::max(to.all, to.trained);
     return to;
@@ -226,8 +252,11 @@ template <class T, class Visit> void walk(const Config& c, int ranks, Params<T>*
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& pointer_to) {
     Params<T> p;
     p.block.resize(size_t(c.L));
+    p.encoder.resize(c.encoder_layers > 0);
+    for (Params<T>& encoder : p.encoder) encoder.block.resize(size_t(c.encoder_layers));
     walk<T>(c, ranks, &p,
             [&](const Tensor& t, auto field, auto* owner) { owner->*field = t.size() ? pointer_to(t) : nullptr; });
+    for (Params<T>& encoder : p.encoder) encoder.wte = p.wte;
     return p;
 }
 template Params<Parameter> bind(const Config&, int, const std::function<Parameter*(const Tensor&)>&);

@@ -10,9 +10,12 @@ int chunk_length(const Model& model, const KvCache& cache, size_t running) {
     return std::min(fixed, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
 }
 
-Status CachedSequences::open(int count, int positions, const CacheOptions& kind) {
+Status CachedSequences::open(int count, int positions, CacheOptions kind, const Ids& source) {
     prefixes.resize(size_t(count));
-    return allocate_cache(model, cache, count, positions, kind);
+    kind.source = int(source.size());
+    TRY(allocate_cache(model, cache, count, positions, kind));
+    if (model.encoder) encode_source(model, cache, source.data(), kind.source);
+    return {};
 }
 
 // ---- prefixes -----------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ class CachedSequences {
     // `shares_decoded`: positions from decode steps may be reused, too, although their bits differ
     // from those of prefill.
     explicit CachedSequences(Model& g, bool shares_decoded = false) : model(g), share_decoded(shares_decoded) {}
-    Status open(int count, int positions, const CacheOptions& kind);    // exit 5: not enough memory
+    // source: an encoder-decoder's, to which all sequences attend. Exit 5: not enough memory.
+    Status open(int count, int positions, CacheOptions kind, const Ids& source = {});
     int count() const { return cache.table.sequences(); }
     int length(int seq) const { return cache.table[seq].length(); }
     // Whether prefixes of any length can be reused. There are three obstacles: the state of linear

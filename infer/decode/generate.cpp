@@ -171,7 +171,7 @@ Status Generator::open_cache(size_t longest) {
     int pages = shared;
     for (int i = 0; i < count; i++) pages += needs[size_t(i / options.num)] - shared;
     if (!limits.evicts) kind.pages = pages;
-    TRY(sequences.open(count, limits.positions, kind));
+    TRY(sequences.open(count, limits.positions, kind, options.source));
     busy.resize(size_t(count));
     if (Model* other = options.speculation.draft) {
         draft_model.emplace(*other);

@@ -46,7 +46,7 @@ const Family GPT2 = {
 const std::vector<const Family*>& families() {
     static const std::vector<const Family*> all = [] {
         std::vector<const Family*> list = {&GPT2};
-        for (const auto* rows : {&llama_families(), &gpt_families(), &encoder_families()})
+        for (const auto* rows : {&llama_families(), &gpt_families(), &encoder_families(), &pair_families()})
             for (const Family& family : *rows) list.push_back(&family);
         return list;
     }();
@@ -72,7 +72,6 @@ const char* missing_for(const std::string& type) {
         {"qwen3_next", "gated delta rule layers and gated attention"},
         {"mamba", "state spaces"},
         {"mamba2", "state spaces"},
-        {"t5", "an encoder"},
     };
     for (auto& [name, lacks] : known)
         if (type == name) return lacks;

@@ -30,6 +30,9 @@ struct ConfigKey {
         positions,     // positions and the rows before position 0
         both_sides,    // twice the window without the token itself
         width,         // 0 is written as C
+        t5_ffn,        // "relu" or "gated-gelu": also sets `gated`; T5's gated GELU is the tanh form
+        width_root,    // true: the root of C; false: 1
+        width_inverse, // true: 1 / the root of C; false: 1
     };
     const char* key;
     ConfigRow::Member field;
@@ -88,6 +91,7 @@ struct Family {
         FileLayout layout = FileLayout::straight;
     };
     std::vector<Name> names = {};
+    std::vector<Name> encoder_names = {};    // an encoder's tensors, if the family's kinds have one
     // A class of transformers with its head: the fields of Config, and the tensors' names, which come
     // before those of `names`. The first row whose kind is the model's is written, and the first row
     // of all is meant by a file without `architectures`. No rows: `architecture` is the only class.
@@ -111,12 +115,15 @@ struct Family {
     std::vector<Preset> presets = {};
 };
 const std::vector<const Family*>& families();
+// Exit 2: the model is an encoder-decoder, for which the command (such as "train") has no sources.
+Status check_no_encoder(const Config& c, const char* command);
 // Feature that flatgpt lacks for a model_type that it cannot load; null: the model_type is unknown.
 const char* missing_for(const std::string& type);
 // Visible positions of nanochat's short windows at a context of T: a quarter of T, rounded up to a
 // multiple of 128, and the token itself.
 constexpr int nanochat_window(int T) { return (T / 4 + (T % 4 != 0) + 127) / 128 * 128 + 1; }
-// Families like Llama, like GPT-2 and like BERT. families() joins them.
+// Families like Llama, like GPT-2, like BERT and like T5. families() joins them.
 const std::vector<Family>& llama_families();
 const std::vector<Family>& encoder_families();
+const std::vector<Family>& pair_families();
 const std::vector<Family>& gpt_families();

@@ -13,6 +13,7 @@
 #include "base/table.h"
 #include "files/json_write.h"
 #include "model/decoder.h"
+#include "model/families/families.h"
 
 void Bench::print(const std::string& name, std::vector<double> times, const Cost& work, double floor,
                   double ratio) const {
@@ -125,6 +126,7 @@ Status run(const BenchOptions& o) {
     Config c = config_with(TRY(config_named(o.model)), o.shape);
     c.T = std::max(c.T, o.seq_len);
     TRY(check_overrides(o.shape, c));
+    TRY(check_no_encoder(c, "bench"));
     Bench bench{o, TRY(open_device(o.device, true)), {}};
     const bool gpu = bench.device.gpu;
     const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;

@@ -1,0 +1,157 @@
+// test_encoder_decoder.cpp - encoder-decoders against transformers: tiny models with logits, losses,
+// gradients and generated tokens (dev/golden_pairs.py), read, computed and written back; gradients
+// by central differences; ranks and recomputation.
+#include <set>
+
+#include "files/json.h"
+#include "test.h"
+#include "family_goldens.h"
+#include "model_checks.h"
+#include "infer/decode/beam.h"
+
+namespace {
+struct PairGolden : Golden {
+    static constexpr int NS = 17, LENGTH = 12;    // positions of a source, of a target
+    explicit PairGolden(const std::string& name) : Golden("pairs/" + name) {}
+    Plan plan(RunMode mode) const { return {.mode = mode, .B = B, .S = LENGTH, .source = NS}; }
+    void run(Model& g, bool training) const {
+        std::vector<int> target = tokens("target");
+        for (int& t : target) t = t == -100 ? -1 : t;
+        g.upload_pairs(tokens("source").data(), tokens("lengths").data(), NS, tokens().data(), target.data(), B,
+                       LENGTH);
+        g.forward(training);
+    }
+    void check_learning(Model& g, double tolerance, Recompute recompute = Recompute::none) const {
+        Plan train = plan(RunMode::train);
+        train.recompute = recompute;
+        load(g, train);
+        g.train.begin();
+        run(g, true);
+        std::vector<float> found(size_t(B * LENGTH * c.V));
+        compute_logits_of_all(g, found);
+        CHECK(relative_error(found.data(), expected.at("logits").data(), int64_t(found.size())) < tolerance);
+        run(g, true);    // logits overwrite activations
+        g.loss(true, 1 / float(g.pass.targets));
+        g.backward();
+        CHECK(g.mean_loss() == doctest::Approx(double(expected.at("loss")[0])).epsilon(tolerance));
+        size_t compared = 0;
+        for (const auto& [name, ours] : in_files(g, StateKind::gradients)) {
+            CAPTURE(name);
+            if (name == "final_logits_bias") continue;    // transformers does not train it
+            const auto theirs = expected.find("grad." + name);
+            REQUIRE(theirs != expected.end());
+            REQUIRE(ours.size() == theirs->second.size());
+            std::vector<float> mine = ours, exact = theirs->second;
+            // transformers adds no gradients to the row of the padding token, Marian's start token.
+            if (c.family->type == std::string("marian") && name == "model.shared.weight")
+                for (int i = 0; i < c.C; i++)
+                    mine[size_t(c.decoder_start * c.C + i)] = exact[size_t(c.decoder_start * c.C + i)] = 0;
+            double size = 0;
+            for (float x : exact) size = std::max(size, std::fabs(double(x)));
+            if (size > 1e-6)    // keys' biases do not change softmax: their gradients are rounding errors
+                CHECK(relative_error(mine.data(), exact.data(), int64_t(mine.size())) < 4 * tolerance);
+            compared++;
+        }
+        CHECK(compared > 40);
+    }
+    void compute_logits_of_all(Model& g, std::vector<float>& to) const {
+        std::vector<int> rows(size_t(B * LENGTH));
+        for (size_t i = 0; i < rows.size(); i++) rows[i] = int(i);
+        compute_logits(g, whole_batch(g), to.data(), rows);
+    }
+};
+template <class Visit> void each_pair(Visit visit) {
+    cpu_set_threads(1);
+    for (const std::string name : {"t5", "t5_gated", "mt5", "bart", "marian"}) {
+        CAPTURE(name);
+        visit(PairGolden(name));
+    }
+    cpu_set_threads(0);
+}
+}    // namespace
+
+TEST_CASE("encoder-decoders: logits and losses and gradients are those of transformers") {
+    each_pair([](const PairGolden& golden) {
+        for (Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
+            Model reference{Table(reference_ops())}, floats{Table(cpu_ops<float>())};
+            golden.check_learning(reference, 8e-6, recompute);
+            golden.check_learning(floats, 3e-5, recompute);
+        }
+        // T5's unscaled scores make bf16's rounding errors large.
+        if (!cpu_has_bf16() || golden.c.score_scale == 1) return;
+        Model halves{Table(cpu_ops<bf16>())};
+        golden.check_learning(halves, 0.1);
+    });
+}
+
+TEST_CASE("encoder-decoders: cached decoding equals whole passes and greedy decoding is that of transformers") {
+    each_pair([](const PairGolden& golden) {
+        Model g{Table(cpu_ops<float>())};
+        golden.load(g, {.mode = RunMode::infer, .B = 2, .S = 20, .source = PairGolden::NS});
+        KvCache cache;
+        REQUIRE(allocate_cache(g, cache, 2, 20, {.source = PairGolden::NS}).ok());
+        encode_source(g, cache, golden.tokens("source").data(), PairGolden::NS);
+        // Both sequences attend to the source; the second one is a copy.
+        std::vector<int> next(2, golden.c.decoder_start), greedy;
+        std::vector<float> logits(size_t(2 * golden.c.V));
+        const std::vector<int> expected = golden.tokens("greedy");
+        for (size_t i = 0; i < expected.size(); i++) {
+            compute_logits(g, extend(g, cache, next.data(), 1), logits.data());
+            const auto first = logits.begin();
+            const int best = int(std::max_element(first, first + golden.c.V) - first);
+            CHECK(std::equal(first, first + golden.c.V, first + golden.c.V));
+            greedy.push_back(best);
+            next.assign(2, best);
+        }
+        CHECK(greedy == expected);
+        // All tokens in one call give the logits of the last step.
+        std::vector<float> at_once(size_t(golden.c.V));
+        std::vector<int> all = {golden.c.decoder_start};
+        all.insert(all.end(), greedy.begin(), greedy.end() - 1);
+        cache.table.rewind(0, 0);
+        compute_logits(g, extend(g, cache, all.data(), int(all.size()), {0}), at_once.data());
+        CHECK(relative_error(at_once.data(), logits.data(), golden.c.V) < 1e-5);
+    });
+}
+
+TEST_CASE("encoder-decoders: greedy texts and beams are those of transformers") {
+    each_pair([](const PairGolden& golden) {
+        Model g{Table(cpu_ops<float>())};
+        golden.load(g, {.mode = RunMode::infer, .B = 6, .S = 1, .source = PairGolden::NS});
+        const Tokenizer bytes = Tokenizer::from_merges({}, Pattern::gpt2, {});    // token i is the byte '!' + i
+        GenerationOptions options = {.prompts = {{golden.c.decoder_start}}, .tokens = PairGolden::LENGTH};
+        const std::vector<int> sources = golden.tokens("source");
+        options.source.assign(sources.begin(), sources.begin() + PairGolden::NS);
+        options.end_of_text = false;
+        options.sampling.temperature = 0;
+        auto ids = [](const Result<GenerationResult>& result) {
+            REQUIRE_MESSAGE(result.ok(), result.status.message);
+            std::vector<int> all;
+            for (char ch : result.value.texts[0]) all.push_back(ch - '!');
+            return all;
+        };
+        CHECK(ids(generate(g, bytes, options)) == golden.tokens("greedy"));
+        CHECK(ids(beam_search(g, bytes, options, {.beams = 3})) == golden.tokens("beams"));
+    });
+}
+
+TEST_CASE("encoder-decoders: what is written has the class's names and shapes and bits") {
+    each_pair([](const PairGolden& golden) {
+        Model g{Table(cpu_ops<float>())};
+        golden.load(g, {.mode = RunMode::train, .B = 1, .S = 4});
+        const std::string run = temporary_directory();
+        REQUIRE(checkpoint_write(run, g, Tokenizer(), {}).ok());
+        const std::string dir = checkpoint_list(run).back();
+        std::map<std::string, std::vector<int64_t>> shapes, expected_shapes;
+        CHECK(arrays_of(dir + "/model.safetensors", &shapes) ==
+              arrays_of(golden.dir + "/model.safetensors", &expected_shapes));
+        CHECK(shapes == expected_shapes);
+        CHECK(checkpoint_config(dir).value == golden.c);
+        const nlohmann::json theirs = nlohmann::json::parse(read_file(golden.dir + "/config.json"));
+        const nlohmann::json written = nlohmann::json::parse(read_file(dir + "/config.json"));
+        for (const char* key : {"model_type", "architectures", "num_layers", "num_decoder_layers", "encoder_layers",
+                                "decoder_layers", "d_kv", "feed_forward_proj", "tie_word_embeddings",
+                                "is_encoder_decoder", "scale_embedding", "decoder_start_token_id"})
+            CHECK(written.value(key, nlohmann::json()) == theirs.value(key, nlohmann::json()));
+    });
+}
