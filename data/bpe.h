@@ -4,7 +4,6 @@
 // the order of the merge table (Sennrich et al. 2016; Radford et al. 2019 for bytes; Kudo &
 // Richardson 2018 for characters). If every byte has a token, any bytes decode to themselves.
 #pragma once
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -101,18 +100,3 @@ class StreamDecoder {
   private:
     std::string waiting;
 };
-
-// Learns merges until the vocabulary (256 bytes + merges + special) has `vocab` tokens, or no pair
-// occurs twice. Each merge takes the most frequent pair, of equally frequent ones the lowest pair
-// of ids. `read` gets the next part of the text (cut by safe_cut) and returns false at the end;
-// only counts of pieces are kept. `progress` may be empty. It is called with (phase, done, total):
-// in phase "count" with bytes and total 0, then in phase "merge" with numbers of merges.
-struct BpeTraining {
-    int vocab = 4096;
-    Pattern pattern = Pattern::gpt2;
-    std::vector<std::string> special = {"<|endoftext|>"};
-    std::function<Result<bool>(std::string& text)> read;
-    int64_t most_bytes = 64 << 20;    // limit for the bytes of all distinct pieces
-    std::function<void(const char* phase, int64_t done, int64_t total)> progress;
-};
-Result<Tokenizer> bpe_train(const BpeTraining& training);    // exit 2: vocab out of range; 3: no text; read's
