@@ -438,11 +438,10 @@ struct Reader : JsonReader {
         TRY(post_processor());
         if (v.before.size() == 1) v.bos = v.before[0];
         if (v.after.size() == 1) v.eos = v.after[0];
-        if (v.model == ModelKind::wordpiece) {    // BERT's names, which tokenizer.json alone does not tell
-            const std::pair<const char*, int Vocabulary::*> names[] = {{"[PAD]", &Vocabulary::pad},
-                                                                      {"[CLS]", &Vocabulary::cls},
-                                                                      {"[SEP]", &Vocabulary::sep},
-                                                                      {"[MASK]", &Vocabulary::mask}};
+        if (v.model != ModelKind::bpe) {    // names of BERT, ALBERT and T5, which tokenizer.json alone does not tell
+            const std::pair<const char*, int Vocabulary::*> names[] = {
+                {"[PAD]", &Vocabulary::pad}, {"[CLS]", &Vocabulary::cls}, {"[SEP]", &Vocabulary::sep},
+                {"[MASK]", &Vocabulary::mask}, {"<pad>", &Vocabulary::pad}, {"<mask>", &Vocabulary::mask}};
             for (auto& [token, field] : names)
                 if (auto it = id_of.find(token); it != id_of.end()) v.*field = it->second;
         }
