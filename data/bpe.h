@@ -1,8 +1,8 @@
-// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3, Qwen) or characters (Llama 2,
-// Gemma), WordPiece (BERT) and Unigram (T5). A pre-tokenizer splits the text into pieces. BPE merges
-// adjacent symbols of each piece, in the order of the merge table (Sennrich et al. 2016; Radford et
-// al. 2019 for bytes; Kudo & Richardson 2018 for characters); tokenizer_models/ has the other kinds.
-// If every byte has a token, any bytes decode to themselves.
+// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3) or characters (Gemma), WordPiece
+// (BERT), Unigram (T5). A pre-tokenizer splits the text into pieces. BPE merges adjacent symbols of
+// each piece, in the order of the merge table (Sennrich et al. 2016; Radford et al. 2019 for bytes;
+// Kudo & Richardson 2018 for characters). tokenizer_models/ has the other kinds. If every byte has a
+// token, any bytes decode to themselves.
 #pragma once
 #include <memory>
 #include <string>
@@ -31,10 +31,10 @@ class Tokenizer {
     Tokenizer();    // empty: vocab_size() == 0
     explicit Tokenizer(Vocabulary vocabulary);
     static Tokenizer gpt2();    // built in: 50,257 tokens
-    // path: "gpt2"; a tokenizer.json, a SentencePiece tokenizer.model or spiece.model, a vocab.json
-    // with its merges.txt, BERT's vocab.txt; a directory with one of these; or a GGUF file. Beside any
-    // but a GGUF file, tokenizer_config.json, chat_template.jinja and EOS ids in config.json and
-    // generation_config.json are read, too. Exit 3, 4.
+    // path: "gpt2"; a tokenizer.json, SentencePiece's tokenizer.model or spiece.model, vocab.json
+    // with merges.txt, or BERT's vocab.txt; a directory with one of these; or a GGUF file. Beside
+    // any but a GGUF file, tokenizer_config.json, chat_template.jinja and EOS ids in config.json
+    // and generation_config.json are read, too. Exit 3, 4.
     static Result<Tokenizer> load(const std::string& path);
     static Result<Tokenizer> parse(std::string_view json, const std::string& name);    // name: for messages
     // merges[i] is the pair of ids whose concatenation is token 256 + i. Tokens below 256 are

@@ -2,8 +2,8 @@
 // one over characters whose symbols within a word have the prefix "##".
 //
 // While the text is read, all cores count its distinct pieces; only these are kept. They are then
-// stored one after the other, a symbol for each byte or character, and merged in place. Each pair has the list
-// of its offsets, so a merge costs time in proportion to its occurrences.
+// stored one after the other, a symbol for each byte or character, and merged in place. Each pair
+// has the list of its offsets, so a merge costs time in proportion to its occurrences.
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
@@ -18,7 +18,7 @@ const std::vector<std::string> BERT_SPECIAL = {"[PAD]", "[UNK]", "[CLS]", "[SEP]
 class Merger {
   public:
     explicit Merger(const WordCounts& counts);    // symbols are bytes
-    // Symbols are characters, of which the `most` most frequent ones are kept; words are cut at others.
+    // Symbols are the `most` most frequent characters; words are cut at others.
     Merger(const WordCounts& counts, size_t most);
     // Merges the next pair, in the order that bpe.h defines, into a new token; false: no pair is
     // left.
@@ -46,8 +46,8 @@ class Merger {
     std::vector<uint32_t> piece;       // index of the piece, by offset
     std::vector<int64_t> weight;       // by piece: its number of occurrences
     std::vector<std::string> token;    // by id
-    // WordPiece: whether a token continues a word, by id; ids of all tokens as they are spelled. Two
-    // merges may give one token.
+    // WordPiece: whether a token continues a word, by id; ids of all tokens as they are spelled.
+    // Two merges may give one token.
     std::vector<char> inside;
     std::unordered_map<std::string, int> ids;
     std::unordered_map<uint64_t, Pair> pairs;
@@ -140,7 +140,7 @@ void Merger::count_pairs() {
 // Merges the pair at `at`, unless it was merged away, and updates the counts of adjacent pairs.
 void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created) {
     const bool known = size_t(id) + 1 < token.size();    // its pairs may have counts
-    if (symbol[at] != left) return;    // merged away
+    if (symbol[at] != left) return;                      // merged away
     size_t middle = after(at);
     if (symbol[middle] != right) return;
     size_t end = after(middle);

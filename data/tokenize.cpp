@@ -141,8 +141,9 @@ Status train_tokenizer(const TrainOptions& o) {
         if (done < total && now_seconds() < shown + 0.1) return;
         shown = now_seconds();
         const bool prunes = phase == std::string("prune");
-        progress.line(prunes ? "pruning: " + std::to_string(done) + " pieces, until " + std::to_string(total) + " are left"
-                             : "merging: " + std::to_string(done) + " of " + std::to_string(total));
+        progress.line(prunes
+                          ? "pruning: " + std::to_string(done) + " pieces, until " + std::to_string(total) + " are left"
+                          : "merging: " + std::to_string(done) + " of " + std::to_string(total));
     };
     Result<Tokenizer> trained = ::train_tokenizer(training);
     bad.print_notes(progress);
@@ -150,7 +151,7 @@ Status train_tokenizer(const TrainOptions& o) {
     if (!trained.ok()) return trained.status;
     TRY(replace_file(o.out, trained.value.to_json(), o.overwrite ? Overwrite::yes : Overwrite::no));
     int got = trained.value.vocab_size();
-    std::string why = got == o.vocab                         ? ""
+    std::string why = got == o.vocab                        ? ""
                       : training.kind == ModelKind::unigram ? " (there are no more pieces that occur twice)"
                                                             : " (no pair of tokens occurs twice any more)";
     progress.line(o.out + ": " + std::to_string(got) + " tokens" + why + " from " +

@@ -202,8 +202,8 @@ Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string&
     Model m;
     TRY(read_model(file, m, name));
     if (m.type != 1 && m.type != 2)
-        return fail(Exit::input, "%s: expected a unigram or a BPE model (model_type 1, 2), found type %lld", name.c_str(),
-                    (long long)m.type);
+        return fail(Exit::input, "%s: expected a unigram or a BPE model (model_type 1, 2), found type %lld",
+                    name.c_str(), (long long)m.type);
     if (!m.escape || m.suffix)
         return fail(Exit::input, "%s: expected a mark U+2581 before each word, found another treatment of spaces",
                     name.c_str());

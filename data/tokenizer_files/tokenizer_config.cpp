@@ -26,9 +26,10 @@ const std::string LIST = "tokenizer_config.json: added_tokens_decoder";
 constexpr struct {
     const char* key;
     int Vocabulary::*id;
-} SPECIAL[] = {{"bos_token", &Vocabulary::bos}, {"eos_token", &Vocabulary::eos},       {"unk_token", nullptr},
-               {"sep_token", &Vocabulary::sep}, {"pad_token", &Vocabulary::pad},       {"cls_token", &Vocabulary::cls},
-               {"mask_token", &Vocabulary::mask}, {"additional_special_tokens", nullptr}};
+} SPECIAL[] = {
+    {"bos_token", &Vocabulary::bos},   {"eos_token", &Vocabulary::eos},       {"unk_token", nullptr},
+    {"sep_token", &Vocabulary::sep},   {"pad_token", &Vocabulary::pad},       {"cls_token", &Vocabulary::cls},
+    {"mask_token", &Vocabulary::mask}, {"additional_special_tokens", nullptr}};
 
 // Maps token names in files to ids.
 class Names {
@@ -245,7 +246,8 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     Vocabulary v = TRY(merges  ? vocab_merges_read(file, &unspelled)
                        : lines ? vocab_txt_read(file)
                                : read_vocabulary(file));
-    if (file.stem() != "tokenizer" && file.stem() != "spiece" && !merges && !lines) return Tokenizer(std::move(v));    // has no companion files
+    if (file.stem() != "tokenizer" && file.stem() != "spiece" && !merges && !lines)
+        return Tokenizer(std::move(v));    // has no companion files
     const fs::path jinja = file.parent_path() / "chat_template.jinja";
     json beside[3];
     const char* const names[] = {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"};

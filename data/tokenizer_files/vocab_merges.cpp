@@ -113,8 +113,7 @@ Result<Vocabulary> vocab_txt_read(const std::string& vocab) {
         if (known != tokens.end()) added.push_back({{"id", *known}, {"content", token}, {"special", true}});
     }
     for (const std::string& token : {cls, sep, unknown})
-        if (!tokens.contains(token))
-            return fail(Exit::input, "%s: expected a line %s", vocab.c_str(), token.c_str());
+        if (!tokens.contains(token)) return fail(Exit::input, "%s: expected a line %s", vocab.c_str(), token.c_str());
     const bool lower = JsonReader::flag(config, "do_lower_case", true);
     json all = {{"added_tokens", added},
                 {"normalizer",
@@ -124,7 +123,9 @@ Result<Vocabulary> vocab_txt_read(const std::string& vocab) {
                   {"lowercase", lower}}},
                 {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
                 {"post_processor",
-                 {{"type", "BertProcessing"}, {"cls", json::array({cls, tokens[cls]})}, {"sep", json::array({sep, tokens[sep]})}}},
+                 {{"type", "BertProcessing"},
+                  {"cls", json::array({cls, tokens[cls]})},
+                  {"sep", json::array({sep, tokens[sep]})}}},
                 {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
                 {"model", {{"type", "WordPiece"}, {"unk_token", unknown}, {"vocab", tokens}}}};
     return tokenizer_json_parse(all.dump(-1, ' ', false, json::error_handler_t::replace), vocab);

@@ -1,4 +1,5 @@
-// vocab_merges.h - GPT-2's vocab.json (token -> id) and merges.txt (a pair a line); BERT's vocab.txt.
+// vocab_merges.h - GPT-2's vocab.json (token -> id) and merges.txt (a pair a line), and BERT's
+// vocab.txt.
 #pragma once
 #include <string>
 #include <utility>

@@ -9,9 +9,9 @@
 #include "data/bpe.h"
 
 // `read` gets the next part of the text (cut by training_cut) and returns false at the end; only
-// counts of words are kept. `progress` may be empty. It is called with (phase, done, total): in phase
-// "count" with bytes and total 0, then in phase "merge" with numbers of merges, or in phase "prune"
-// with the number of pieces that are left, and the number wanted.
+// counts of words are kept. `progress` may be empty. It is called with (phase, done, total): in
+// phase "count" with bytes and total 0, then in phase "merge" with numbers of merges, or in phase
+// "prune" with the number of pieces that are left, and the number wanted.
 struct TokenizerTraining {
     ModelKind kind = ModelKind::bpe;
     int vocab = 4096;
@@ -26,11 +26,11 @@ size_t training_cut(const TokenizerTraining& training, std::string_view text, si
 
 // Learns a vocabulary of the kind. The result is equal for any number of threads. Exit 2: vocab out
 // of range; 3: no text; read's.
-//   bpe        256 bytes, merges and special tokens; ends early if no pair occurs twice. Each merge
-//              takes the most frequent pair, of equally frequent ones the lowest pair of ids.
-//   wordpiece  [PAD], [UNK], [CLS], [SEP], [MASK], the 1000 most frequent characters, each also with
-//              "##" where it occurs within a word, and merges of these by the rule of bpe. Pieces are
-//              BERT's.
+//   bpe        256 bytes, merges and special tokens; ends early if no pair occurs twice. Each
+//              merge takes the most frequent pair, of equally frequent ones the lowest pair of ids.
+//   wordpiece  [PAD], [UNK], [CLS], [SEP], [MASK], the 1000 most frequent characters, each also
+//              with "##" where it occurs within a word, and merges of these by the rule of bpe.
+//              Pieces are BERT's.
 //   unigram    <pad>, </s>, <unk> and pieces of words with scores: of all frequent ones those are
 //              kept without which the text's likelihood would fall most (Kudo 2018).
 Result<Tokenizer> train_tokenizer(const TokenizerTraining& training);
@@ -40,8 +40,8 @@ struct TextHash {
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
 };
 using WordCounts = std::unordered_map<std::string, int64_t, TextHash, std::equal_to<>>;
-// Counts the words of the training's text, prepared and split as `v` requires. Exit 3: none, or more
-// than most_bytes; read's.
+// Counts the words of the training's text, prepared and split as `v` requires. Exit 3: none, or
+// more than most_bytes; read's.
 Result<WordCounts> count_words(const TokenizerTraining& training, const Vocabulary& v);
 // The characters of a word, which are UTF-8 or single bytes of something else.
 std::vector<std::string_view> characters_of(std::string_view word);

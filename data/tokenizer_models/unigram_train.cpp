@@ -1,10 +1,10 @@
 // unigram_train.cpp - learns a Unigram vocabulary (Kudo 2018).
 //
 // 1. Seeds: all characters, and of the texts within words that occur at least twice those with the
-//    largest product of length and number of occurrences. Suffixes of the distinct words are sorted;
-//    neighbours that begin alike give each text once.
-// 2. Until VOCAB * 1.1 pieces are left: two rounds of expectation and maximization, then the quarter
-//    of the pieces goes without which the likelihood of the best segmentations falls least.
+//    largest product of length and number of occurrences. Suffixes of the distinct words are
+//    sorted; neighbours that begin alike give each text once.
+// 2. Until VOCAB * 1.1 pieces are left: two rounds of expectation and maximization, then the
+//    quarter of the pieces goes without which the best segmentations' likelihood falls least.
 // 3. The pieces with the largest scores, and all characters, are the vocabulary.
 //
 // Expected counts are added as integers, so the sums do not depend on the threads.
@@ -21,7 +21,7 @@ constexpr int MAX_VOCAB = 1 << 20;
 constexpr size_t SEEDS = 1'000'000, LONGEST = 16;    // pieces; characters of a piece
 constexpr size_t LONGEST_WORD = 64;                  // characters; longer words are cut
 constexpr double COVERED = 0.9995, KEPT = 0.75, SLACK = 1.1;
-constexpr double UNIT = 1 << 20;    // of an expected count
+constexpr double UNIT = 1 << 20;    // an expected count of 1
 // exp(-score) grows with a segmentation's characters. This factor for each one keeps products of
 // probabilities within the range of doubles.
 const double PER_CHARACTER = std::exp(4.0);
@@ -105,8 +105,8 @@ class Seeds {
     std::string_view text_of(const Suffix& s) const {    // its first LONGEST characters
         const std::string_view rest = std::string_view(words[s.word].text).substr(s.at);
         size_t end = 0;
-        for (size_t n = 0; end < rest.size() && n < LONGEST; n++)
-            do end++;
+        for (size_t n = 0; end < rest.size() && n < LONGEST; n++) do
+                end++;
             while (end < rest.size() && (rest[end] & 0xC0) == 0x80);
         return rest.substr(0, end);
     }
@@ -121,7 +121,7 @@ Seeds::Seeds(const std::vector<Word>& all_words) : words(all_words) {
     for (size_t w = 0; w < words.size(); w++)
         for (size_t at = 0; at < words[w].text.size(); at++)
             if ((words[w].text[at] & 0xC0) != 0x80) suffixes.push_back({uint32_t(w), uint32_t(at)});
-    // A chunk for each first byte: sorted apart from each other, the suffixes are sorted as a whole.
+    // A chunk for each first byte: when all are sorted, the suffixes are sorted as a whole.
     auto first = [&](const Suffix& s) { return static_cast<unsigned char>(words[s.word].text[s.at]); };
     std::vector<size_t> begin(257);
     for (const Suffix& s : suffixes) begin[first(s) + 1u]++;
@@ -187,9 +187,10 @@ std::vector<std::pair<std::string_view, int64_t>> Seeds::best(size_t most) {
 
 class Trainer {
   public:
-    Trainer(const std::vector<Word>& all_words, std::vector<Piece> seeds) : words(all_words), pieces(std::move(seeds)) {}
-    void fit();                    // one round of expectation and maximization
-    void prune(size_t wanted);     // leaves this many pieces, or three quarters
+    Trainer(const std::vector<Word>& all_words, std::vector<Piece> seeds)
+        : words(all_words), pieces(std::move(seeds)) {}
+    void fit();                   // one round of expectation and maximization
+    void prune(size_t wanted);    // leaves this many pieces, or three quarters
     std::vector<Piece> all() const { return pieces; }
     size_t size() const { return pieces.size(); }
 
@@ -242,7 +243,7 @@ void Trainer::fit() {
         weight.push_back(std::exp(p.score) * std::pow(PER_CHARACTER, double(length_of(p.text))));
     const std::vector<int64_t> counts = sum_over_words([&](const Word& word, std::vector<int64_t>& sums) {
         thread_local std::vector<Edge> edges;
-        thread_local std::vector<double> before, after;    // of all segmentations up to and from an offset
+        thread_local std::vector<double> before, after;    // sums over segmentations, by offset
         edges_of(tree, word.text, edges);
         before.assign(word.text.size() + 1, 0);
         after.assign(word.text.size() + 1, 0);
@@ -270,8 +271,7 @@ void Trainer::fit() {
     pieces = std::move(kept);
 }
 
-// The best segmentation of a text of `size` bytes, without the piece that is the whole text if its id
-// is `without`; empty: none.
+// Returns the best segmentation of a text of `size` bytes, without piece `without`; empty: none.
 std::vector<int> Trainer::best(const std::vector<Edge>& edges, size_t size, int without) const {
     std::vector<std::pair<double, const Edge*>> at(size + 1, {0, nullptr});
     for (const Edge& e : edges) {
@@ -314,7 +314,8 @@ void Trainer::prune(size_t wanted) {
     std::vector<size_t> order;
     for (size_t i = 0; i < pieces.size(); i++)
         if (loss[i] != -INFINITY) order.push_back(i);
-    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return loss[a] != loss[b] ? loss[a] > loss[b] : a < b; });
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return loss[a] != loss[b] ? loss[a] > loss[b] : a < b; });
     order.resize(std::min(order.size(), std::max(wanted, size_t(KEPT * double(pieces.size())))));
     std::sort(order.begin(), order.end());
     std::vector<Piece> kept;
@@ -351,8 +352,8 @@ Result<Tokenizer> unigram_train(const TokenizerTraining& training) {
     WordCounts().swap(counts);
     const size_t fixed = v.tokens.size() + characters.size();
     if (training.vocab <= int64_t(fixed) || training.vocab > MAX_VOCAB)
-        return fail(Exit::usage, "vocabulary: expected %zu (special tokens and characters) < size <= %d, found %d", fixed,
-                    MAX_VOCAB, training.vocab);
+        return fail(Exit::usage, "vocabulary: expected %zu (special tokens and characters) < size <= %d, found %d",
+                    fixed, MAX_VOCAB, training.vocab);
     std::vector<Piece> seeds;
     for (auto& [c, n] : characters) seeds.push_back({c, double(n), true});
     std::sort(seeds.begin(), seeds.end(), [](const Piece& a, const Piece& b) { return a.text < b.text; });
@@ -369,8 +370,11 @@ Result<Tokenizer> unigram_train(const TokenizerTraining& training) {
         trainer.prune(enough);
     }
     std::vector<Piece> pieces = trainer.all();
-    auto by_score = [](const Piece& a, const Piece& b) { return a.score != b.score ? a.score > b.score : a.text < b.text; };
-    std::sort(pieces.begin(), pieces.end(), [&](auto& a, auto& b) { return a.single != b.single ? a.single : by_score(a, b); });
+    auto by_score = [](const Piece& a, const Piece& b) {
+        return a.score != b.score ? a.score > b.score : a.text < b.text;
+    };
+    std::sort(pieces.begin(), pieces.end(),
+              [&](auto& a, auto& b) { return a.single != b.single ? a.single : by_score(a, b); });
     pieces.resize(std::min(pieces.size(), wanted));
     std::sort(pieces.begin(), pieces.end(), by_score);
     for (const Piece& p : pieces) {
