@@ -1,8 +1,8 @@
-// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3) or characters (Gemma), WordPiece
-// (BERT), Unigram (T5). A pre-tokenizer splits the text into pieces. BPE merges adjacent symbols of
-// each piece, in the order of the merge table (Sennrich et al. 2016; Radford et al. 2019 for bytes;
-// Kudo & Richardson 2018 for characters). tokenizer_models/ has the other kinds. If every byte has a
-// token, any bytes decode to themselves.
+// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3) or characters (Gemma),
+// WordPiece (BERT), Unigram (T5). A pre-tokenizer splits the text into pieces. BPE merges adjacent
+// symbols of each piece, in the order of the merge table (Sennrich et al. 2016; Radford et al. 2019
+// for bytes; Kudo & Richardson 2018 for characters). tokenizer_models/ has the other kinds. If
+// every byte has a token, any bytes decode to themselves.
 #pragma once
 #include <memory>
 #include <string>
