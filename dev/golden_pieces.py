@@ -131,9 +131,9 @@ def main(folder):
     p = sentencepiece.SentencePieceProcessor(model_proto=file)
     cases["unigram.model"] = [p.encode(s) for s in texts]
     # No two pairs occur equally often, so the result does not depend on ids.
-    cases["counts"] = {"ab": 31, "abc": 57, "ac": 101, "bc": 7, "bca": 13, "cab": 211, "cabd": 17, "ca": 5}
+    cases["counts"] = {"ab": 31, "abc": 57, "ac": 101, "bc": 7, "bca": 13, "cab": 211, "cabd": 17, "ca": 5, "dab": 97, "eab": 89}
     some = [" ".join([w] * n) for w, n in cases["counts"].items()]
-    learnt = [sorted(k for k in bert(some, 20, 1000)["model"]["vocab"] if len(k.removeprefix("##")) > 1 and
+    learnt = [sorted(k for k in bert(some, 21, 1000)["model"]["vocab"] if len(k.removeprefix("##")) > 1 and
                      k not in SPECIAL) for _ in range(4)]
     assert all(one == learnt[0] for one in learnt), learnt
     cases["learnt"] = learnt[0]
