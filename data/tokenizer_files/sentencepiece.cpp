@@ -148,7 +148,7 @@ Result<Vocabulary> unigram_of_pieces(const std::vector<ScoredPiece>& pieces, boo
     TRY(read_pieces(pieces, space_before, name, v));
     for (size_t id = 0; id < pieces.size(); id++) {
         v.scores.push_back(double(pieces[id].score));
-        // Unused pieces and byte tokens come from no text.
+        // No text becomes an unused piece.
         if (pieces[id].type == ScoredPiece::unused) v.tokens[id].clear();
         if (pieces[id].text.size() > LONGEST_TOKEN)
             return fail(Exit::input, "%s: piece %zu: expected at most %zu bytes, found %zu", name.c_str(), id,
