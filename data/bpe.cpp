@@ -48,7 +48,7 @@ struct Tokenizer::Tables {
     std::vector<std::string> text;    // by id: decoded bytes; empty: as in v.tokens
     std::vector<char> special;        // by id
     int end_of_text = -1;
-    std::string prefix;           // normalization puts it before each segment
+    std::string prefix;            // normalization puts it before each segment
     bool cut_at_marks = false;     // characters: texts may be cut before a word
     bool cut_at_spaces = false;    // WordPiece, Unigram: texts may be cut before a space
     uint64_t fingerprint = 0;
@@ -532,7 +532,9 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit, bool special) co
         return t->late.may_cut(before + behind, before.size(), special, t->prefix);
     };
     for (size_t at = limit; at > 0; at--) {
-        at = t->cut_at_spaces ? t->space_cut(text, at) : t->cut_at_marks ? t->mark_before(text, at, " ") : ::safe_cut(t->v.pattern, text, at);
+        at = t->cut_at_spaces  ? t->space_cut(text, at)
+             : t->cut_at_marks ? t->mark_before(text, at, " ")
+                               : ::safe_cut(t->v.pattern, text, at);
         if (at == 0 || may_cut(at)) return at;
     }
     return 0;

@@ -1,10 +1,9 @@
-// bpe.h - byte-pair encoding over bytes (GPT-2, Llama 3, Qwen) or characters (Llama 2, Gemma).
-//
-// A pre-tokenizer splits the text into pieces. Then adjacent symbols of each piece are merged, in
-// the order of the merge table (Sennrich et al. 2016; Radford et al. 2019 for bytes; Kudo &
-// Richardson 2018 for characters). If every byte has a token, any bytes decode to themselves.
+// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3) or characters (Gemma),
+// WordPiece (BERT), Unigram (T5). A pre-tokenizer splits the text into pieces. BPE merges adjacent
+// symbols of each piece, in the order of the merge table (Sennrich et al. 2016; Radford et al. 2019
+// for bytes; Kudo & Richardson 2018 for characters). tokenizer_models/ has the other kinds. If
+// every byte has a token, any bytes decode to themselves.
 #pragma once
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,10 +31,10 @@ class Tokenizer {
     Tokenizer();    // empty: vocab_size() == 0
     explicit Tokenizer(Vocabulary vocabulary);
     static Tokenizer gpt2();    // built in: 50,257 tokens
-    // path: "gpt2"; a tokenizer.json, a SentencePiece tokenizer.model, or a vocab.json with its
-    // merges.txt; a directory with one of these; or a GGUF file. Beside any but a GGUF file,
-    // tokenizer_config.json, chat_template.jinja and EOS ids in config.json and
-    // generation_config.json are read, too. Exit 3, 4.
+    // path: "gpt2"; a tokenizer.json, SentencePiece's tokenizer.model or spiece.model, vocab.json
+    // with merges.txt, or BERT's vocab.txt; a directory with one of these; or a GGUF file. Beside
+    // any but a GGUF file, tokenizer_config.json, chat_template.jinja and EOS ids in config.json
+    // and generation_config.json are read, too. Exit 3, 4.
     static Result<Tokenizer> load(const std::string& path);
     static Result<Tokenizer> parse(std::string_view json, const std::string& name);    // name: for messages
     // merges[i] is the pair of ids whose concatenation is token 256 + i. Tokens below 256 are
@@ -101,18 +100,3 @@ class StreamDecoder {
   private:
     std::string waiting;
 };
-
-// Learns merges until the vocabulary (256 bytes + merges + special) has `vocab` tokens, or no pair
-// occurs twice. Each merge takes the most frequent pair, of equally frequent ones the lowest pair
-// of ids. `read` gets the next part of the text (cut by safe_cut) and returns false at the end;
-// only counts of pieces are kept. `progress` may be empty. It is called with (phase, done, total):
-// in phase "count" with bytes and total 0, then in phase "merge" with numbers of merges.
-struct BpeTraining {
-    int vocab = 4096;
-    Pattern pattern = Pattern::gpt2;
-    std::vector<std::string> special = {"<|endoftext|>"};
-    std::function<Result<bool>(std::string& text)> read;
-    int64_t most_bytes = 64 << 20;    // limit for the bytes of all distinct pieces
-    std::function<void(const char* phase, int64_t done, int64_t total)> progress;
-};
-Result<Tokenizer> bpe_train(const BpeTraining& training);    // exit 2: vocab out of range; 3: no text; read's

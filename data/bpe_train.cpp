@@ -1,90 +1,30 @@
-// bpe_train.cpp - learns the merges of a byte-pair encoding.
+// bpe_train.cpp - learns the merges of a byte-pair encoding, and a WordPiece vocabulary, which is
+// one over characters whose symbols within a word have the prefix "##".
 //
 // While the text is read, all cores count its distinct pieces; only these are kept. They are then
-// stored one after the other, a symbol for each byte, and merged in place. Each pair has the list
-// of its offsets, so a merge costs time in proportion to its occurrences.
-#include <optional>
+// stored one after the other, a symbol for each byte or character, and merged in place. Each pair
+// has the list of its offsets, so a merge costs time in proportion to its occurrences.
+#include <algorithm>
 #include <queue>
-#include <span>
 #include <unordered_map>
 
 #include "base/console.h"
-#include "base/pool.h"
-#include "bpe.h"
+#include "tokenizer_models/training.h"
 
 namespace {
-constexpr size_t CHUNK = 1 << 20;      // bytes of text per counting task
-constexpr int64_t BATCH = 32 << 20;    // bytes of text that wait for the threads
-constexpr int MAX_VOCAB = 1 << 20;
-
-struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
-};
-using Counts = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
-
-void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
-    pieces.start(text);
-    std::string_view some[256];
-    while (const size_t n = pieces.next(some, std::size(some)))
-        for (std::string_view piece : std::span(some, n)) {
-            auto it = counts.find(piece);
-            if (it == counts.end()) it = counts.emplace(piece, 0).first;
-            it->second++;
-        }
-}
-
-// Counts how often each distinct piece occurs in the whole text.
-Result<Counts> count_all(const BpeTraining& training) {
-    auto threads = size_t(pool_threads());
-    Counts all;
-    std::vector<Counts> counts(threads);    // current batch's, by worker
-    std::vector<std::optional<Splitter>> splitters(threads);
-    std::vector<std::string> batch;
-    int64_t done = 0, bytes = 0;    // bytes: lengths of the pieces in `all`
-    for (bool more = true; more;) {
-        batch.clear();
-        const int64_t full = done + BATCH;
-        for (std::string text; batch.size() < 8 * threads && done < full;) {
-            more = TRY(training.read(text));
-            if (!more) break;
-            done += int64_t(text.size());
-            for (size_t cut = 1; text.size() > CHUNK && (cut = safe_cut(training.pattern, text, CHUNK)) > 0;) {
-                batch.push_back(text.substr(0, cut));
-                text.erase(0, cut);
-            }
-            batch.push_back(std::move(text));
-        }
-        each_chunk(int64_t(batch.size()), [&](int64_t i, int worker) {
-            std::optional<Splitter>& pieces = splitters[size_t(worker)];
-            if (!pieces) pieces.emplace(training.pattern);
-            count_pieces(*pieces, batch[size_t(i)], counts[size_t(worker)]);
-        });
-        for (Counts& some : counts) {
-            for (auto& [piece, n] : some) bytes += int64_t(piece.size());
-            all.merge(some);    // moves nodes without allocating
-            for (auto& [piece, n] : some) {
-                all.find(piece)->second += n;
-                bytes -= int64_t(piece.size());
-            }
-            some.clear();
-        }
-        if (bytes > training.most_bytes)
-            return fail(Exit::input,
-                        "expected at most %lld MiB of distinct words, found more in the first %s of text; "
-                        "give less text, or a larger --distinct-words",
-                        (long long)(training.most_bytes >> 20), human_bytes(double(done)).c_str());
-        if (training.progress) training.progress("count", done, 0);
-    }
-    return all;
-}
+constexpr int MAX_VOCAB = 1 << 20, MOST_CHARACTERS = 1000;
+const std::vector<std::string> BERT_SPECIAL = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
 
 class Merger {
   public:
-    explicit Merger(const Counts& counts);
+    explicit Merger(const WordCounts& counts);    // symbols are bytes
+    // Symbols are the `most` most frequent characters; words are cut at others.
+    Merger(const WordCounts& counts, size_t most);
     // Merges the next pair, in the order that bpe.h defines, into a new token; false: no pair is
     // left.
     bool step(std::pair<int, int>& merged);
+    size_t tokens() const { return token.size(); }
+    std::string spelled(size_t id) const { return (inside[id] ? "##" : "") + token[id]; }
 
   private:
     struct Pair {
@@ -106,15 +46,21 @@ class Merger {
     std::vector<uint32_t> piece;       // index of the piece, by offset
     std::vector<int64_t> weight;       // by piece: its number of occurrences
     std::vector<std::string> token;    // by id
+    // WordPiece: whether a token continues a word, by id; ids of all tokens as they are spelled.
+    // Two merges may give one token.
+    std::vector<char> inside;
+    std::unordered_map<std::string, int> ids;
     std::unordered_map<uint64_t, Pair> pairs;
     std::priority_queue<Candidate> queue;
 
     size_t after(size_t at) const { return at + token[size_t(symbol[at])].size(); }
     size_t before(size_t at) const { return symbol[at - 1] < END ? size_t(-2 - symbol[at - 1]) : at - 1; }
     void merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created);
+    void count_pairs();
+    int new_token(std::string text, bool continues);
 };
 
-Merger::Merger(const Counts& counts) {
+Merger::Merger(const WordCounts& counts) {
     auto order = gpt2_byte_order();
     int id_of[256];
     for (int i = 0; i < 256; i++) {
@@ -129,9 +75,62 @@ Merger::Merger(const Counts& counts) {
         piece.resize(symbol.size(), uint32_t(weight.size()));
         weight.push_back(n);
     }
+    count_pairs();
+}
+
+Merger::Merger(const WordCounts& counts, size_t most) {
+    std::unordered_map<std::string_view, int64_t> occurrences, within;    // by character
+    for (auto& [text, n] : counts) {
+        const std::vector<std::string_view> characters = characters_of(text);
+        for (size_t i = 0; i < characters.size(); i++) {
+            occurrences[characters[i]] += n;
+            if (i) within[characters[i]] += n;
+        }
+    }
+    std::vector<std::pair<int64_t, std::string_view>> kept;
+    for (auto& [character, n] : occurrences) kept.push_back({-n, character});
+    std::sort(kept.begin(), kept.end());
+    kept.resize(std::min(kept.size(), most));
+    std::sort(kept.begin(), kept.end(), [](auto& a, auto& b) { return a.second < b.second; });
+    for (auto& [n, character] : kept) new_token(std::string(character), false);
+    for (auto& [n, character] : kept)
+        if (within.contains(character)) new_token(std::string(character), true);
+    symbol.push_back(END);
+    piece.push_back(0);
+    for (auto& [text, n] : counts) {
+        bool first = true;
+        for (std::string_view c : characters_of(text)) {
+            const auto id = ids.find((first ? "" : "##") + std::string(c));
+            first = false;
+            if (id == ids.end() && symbol.back() != END) symbol.push_back(END);
+            if (id == ids.end()) continue;
+            const size_t at = symbol.size();
+            symbol.resize(at + c.size(), INSIDE);
+            symbol[at] = id->second;
+            if (c.size() > 1) symbol.back() = -2 - int(at);
+        }
+        if (symbol.back() != END) symbol.push_back(END);
+        piece.resize(symbol.size(), uint32_t(weight.size()));
+        weight.push_back(n);
+    }
+    count_pairs();
+}
+
+int Merger::new_token(std::string text, bool continues) {
+    const auto id = int(token.size());
+    const auto [known, added] = ids.emplace((continues ? "##" : "") + text, id);
+    if (!added) return known->second;
+    token.push_back(std::move(text));
+    inside.push_back(continues);
+    return id;
+}
+
+void Merger::count_pairs() {
     for (size_t i = 1; i + 1 < symbol.size(); i++) {
-        if (symbol[i] == END || symbol[i + 1] == END) continue;
-        Pair& p = pairs[key(symbol[i], symbol[i + 1])];
+        if (symbol[i] < 0) continue;
+        const size_t next = after(i);
+        if (symbol[next] == END) continue;
+        Pair& p = pairs[key(symbol[i], symbol[next])];
         p.count += weight[piece[i]];
         p.offsets.push_back(uint32_t(i));
     }
@@ -140,7 +139,8 @@ Merger::Merger(const Counts& counts) {
 
 // Merges the pair at `at`, unless it was merged away, and updates the counts of adjacent pairs.
 void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created) {
-    if (symbol[at] != left) return;
+    const bool known = size_t(id) + 1 < token.size();    // its pairs may have counts
+    if (symbol[at] != left) return;                      // merged away
     size_t middle = after(at);
     if (symbol[middle] != right) return;
     size_t end = after(middle);
@@ -151,7 +151,7 @@ void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64
     auto change = [&](size_t offset, int old_left, int old_right, int new_left, int new_right) {
         pairs[key(old_left, old_right)].count -= n;
         Pair& p = pairs[key(new_left, new_right)];
-        if (p.offsets.empty()) created.push_back(key(new_left, new_right));
+        if (p.offsets.empty() || known) created.push_back(key(new_left, new_right));
         p.count += n;
         p.offsets.push_back(uint32_t(offset));
     };
@@ -174,10 +174,12 @@ bool Merger::step(std::pair<int, int>& merged) {
         }
         int left = int(pair >> 32), right = int(uint32_t(pair));
         auto id = int(token.size());
-        token.push_back(token[size_t(left)] + token[size_t(right)]);
+        if (inside.empty()) token.push_back(token[size_t(left)] + token[size_t(right)]);
+        else id = new_token(token[size_t(left)] + token[size_t(right)], inside[size_t(left)]);
         std::vector<uint32_t> offsets = std::move(it->second.offsets);
         pairs.erase(it);
         std::vector<uint64_t> created;
+        if (!inside.empty()) std::sort(offsets.begin(), offsets.end());
         for (uint32_t at : offsets) merge_at(at, left, right, id, created);    // from the left: aaa becomes (aa)a
         pairs.erase(pair);
         for (uint64_t p : created) queue.push({pairs[p].count, p});
@@ -186,21 +188,26 @@ bool Merger::step(std::pair<int, int>& merged) {
     }
     return false;
 }
+
+Status check_size(const WordCounts& counts) {
+    int64_t symbols = 1;
+    for (auto& [piece, n] : counts) symbols += int64_t(piece.size()) + 1;
+    if (symbols < INT32_MAX) return {};
+    return fail(Exit::input, "expected less than 2 GiB of distinct words, found %lld bytes", (long long)symbols);
+}
 }    // namespace
 
-Result<Tokenizer> bpe_train(const BpeTraining& training) {
+Result<Tokenizer> bpe_train(const TokenizerTraining& training) {
     int64_t fixed = 256 + int64_t(training.special.size());
     if (training.vocab <= fixed || training.vocab > MAX_VOCAB)
         return fail(Exit::usage, "vocabulary: expected %lld (bytes and special tokens) < size <= %d, found %d",
                     (long long)fixed, MAX_VOCAB, training.vocab);
-    Counts counts = TRY(count_all(training));
-    int64_t symbols = 1;
-    for (auto& [piece, n] : counts) symbols += int64_t(piece.size()) + 1;
-    if (counts.empty()) return fail(Exit::input, "expected text to train a tokenizer on, found none");
-    if (symbols >= INT32_MAX)
-        return fail(Exit::input, "expected less than 2 GiB of distinct words, found %lld bytes", (long long)symbols);
+    Vocabulary plain;
+    plain.pattern = training.pattern;
+    WordCounts counts = TRY(count_words(training, plain));
+    TRY(check_size(counts));
     Merger merger(counts);
-    Counts().swap(counts);
+    WordCounts().swap(counts);
     auto wanted = int64_t(training.vocab) - fixed;
     std::vector<std::pair<int, int>> merges;
     for (std::pair<int, int> m; int64_t(merges.size()) < wanted && merger.step(m);) {
@@ -208,4 +215,35 @@ Result<Tokenizer> bpe_train(const BpeTraining& training) {
         if (training.progress) training.progress("merge", int64_t(merges.size()), wanted);
     }
     return Tokenizer::from_merges(merges, training.pattern, training.special);
+}
+
+Result<Tokenizer> wordpiece_train(const TokenizerTraining& training) {
+    Vocabulary v;
+    v.model = ModelKind::wordpiece;
+    v.symbols = Symbols::characters;
+    v.pattern = Pattern::bert;
+    const std::string steps = {BERT_CLEAN, BERT_CHINESE, BERT_ACCENTS, BERT_LOWERCASE};
+    v.normalization = {{Normalization::Kind::bert, "", training.cased ? steps.substr(0, 2) : steps}};
+    v.strip = Strip::words;
+    v.cleanup = true;
+    for (const std::string& name : BERT_SPECIAL) {
+        v.added.push_back({.id = int(v.tokens.size()), .special = true});
+        v.tokens.push_back(name);
+    }
+    v.pad = 0, v.unknown = 1, v.cls = v.bos = 2, v.sep = v.eos = 3, v.mask = 4;
+    v.before = {v.cls}, v.after = {v.sep};
+    v.pair = {{v.cls, 0}, {TemplatePart::FIRST, 0}, {v.sep, 0}, {TemplatePart::SECOND, 1}, {v.sep, 1}};
+    WordCounts counts = TRY(count_words(training, v));
+    TRY(check_size(counts));
+    Merger merger(counts, MOST_CHARACTERS);
+    WordCounts().swap(counts);
+    const int64_t fixed = std::ssize(v.tokens) + int64_t(merger.tokens());
+    if (training.vocab <= fixed || training.vocab > MAX_VOCAB)
+        return fail(Exit::usage, "vocabulary: expected %lld (special tokens and characters) < size <= %d, found %d",
+                    (long long)fixed, MAX_VOCAB, training.vocab);
+    const auto wanted = size_t(training.vocab) - v.tokens.size();
+    for (std::pair<int, int> m; merger.tokens() < wanted && merger.step(m);)
+        if (training.progress) training.progress("merge", int64_t(merger.tokens()) - fixed, training.vocab - fixed);
+    for (size_t id = 0; id < merger.tokens(); id++) v.tokens.push_back(merger.spelled(id));
+    return Tokenizer(std::move(v));
 }

@@ -42,9 +42,10 @@ void TextTable::add(std::string_view text, int id) {
     }
 }
 PieceMerger::PieceMerger(const Vocabulary& vocabulary)
-    : v(vocabulary), model(model_row(v.model).make ? model_row(v.model).make(v) : nullptr), pairs(v.merges), character(v.symbols == Symbols::characters ? v.tokens.size() : 0),
-      whole(v.tokens.size()), byte_ranks(v.symbols == Symbols::bytes ? 1 << 16 : 0),
-      beside(v.symbols == Symbols::characters ? 1 << 16 : 0), outside(v.tokens.size()) {
+    : v(vocabulary), model(model_row(v.model).make ? model_row(v.model).make(v) : nullptr), pairs(v.merges),
+      character(v.symbols == Symbols::characters ? v.tokens.size() : 0), whole(v.tokens.size()),
+      byte_ranks(v.symbols == Symbols::bytes ? 1 << 16 : 0), beside(v.symbols == Symbols::characters ? 1 << 16 : 0),
+      outside(v.tokens.size()) {
     if (model) return;
     for (const AddedToken& a : v.added) outside[size_t(a.id)] = !a.in_model;
     read_symbols();

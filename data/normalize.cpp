@@ -99,7 +99,7 @@ bool is_mark(uint32_t c) {
     const auto kind = category(c);
     return kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC || kind == UTF8PROC_CATEGORY_ME;
 }
-// Calls step(text of the character, its code point) for each one; invalid bytes have code 0xFFFFFFFF.
+// Calls step(its text, its code point) for each character; invalid bytes have code UINT32_MAX.
 template <class Step> void each_character(std::string_view text, Step step) {
     for (size_t i = 0, n = 0; i < text.size(); i += n) {
         bool whole = true;
@@ -148,8 +148,8 @@ struct BertSteps {
         if (c < 0x3400) return false;
         constexpr struct {
             uint32_t first, last;
-        } RANGES[] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B81F},
-                      {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+        } RANGES[] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B81F},
+                      {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF}, {0x2F800, 0x2FA1F}};
         return std::any_of(std::begin(RANGES), std::end(RANGES), [c](auto& r) { return c >= r.first && c <= r.last; });
     }
     static int rank(uint32_t c) { return utf8proc_get_property(utf8proc_int32_t(c))->combining_class; }

@@ -156,13 +156,13 @@ const std::vector<PatternRow>& pattern_rows() {
          splits({R"([\p{P}$+<=>^~|]+)", GPT2_REGEX, R"(\p{N}+)", "[0-9][0-9][0-9]"}),
          DEFAULT_FAST},
         {Pattern::lines, "lines", {{"gemma4 sarvam-moe"}}, splits({R"([^\n]+|[\n]+)"})},
-        {Pattern::bert,
-         "bert",
+        {Pattern::bert, "bert", {}, {{SPACE, Split::Behavior::removed}, {PUNCTUATION}}, nullptr, scan_bert},
+        {Pattern::metaspace,
+         "metaspace",
          {},
-         {{SPACE, Split::Behavior::removed}, {PUNCTUATION}},
+         {{SPACE_MARK, Split::Behavior::merged_with_next}},
          nullptr,
-         scan_bert},
-        {Pattern::metaspace, "metaspace", {}, {{SPACE_MARK, Split::Behavior::merged_with_next}}, nullptr, scan_metaspace},
+         scan_metaspace},
         {Pattern::none, "none", {}, {}},
     };
     return rows;

@@ -355,7 +355,7 @@ size_t scan_tekken(std::string_view text, std::string_view* pieces, size_t most)
     return scan<Rules{.words = Rules::cased, .digits = 1, .suffix = false, .slash = true}>(text, pieces, most);
 }
 
-// ---- BERT and Metaspace --------------------------------------------------------------------------
+// ---- BERT and Metaspace -------------------------------------------------------------------------
 
 namespace {
 // Whether a character is punctuation: Unicode's, or ASCII's with its symbols.
@@ -374,20 +374,13 @@ size_t scan_bert(std::string_view text, std::string_view* pieces, size_t most) {
     size_t n = 0;
     for (const char* word = nullptr; n < most && (p < end || word);) {
         const Character c = character(p, end);
-        const bool space = c.kind & SPACE, alone = is_punctuation(c, p), broken = p < end && c.kind == 0;
-        const bool ends = p == end || space || alone || broken;
+        const bool space = c.kind & SPACE, alone = is_punctuation(c, p), ends = p == end || space || alone;
         if (word && ends) {
             pieces[n++] = {word, size_t(p - word)};
             word = nullptr;
             continue;
         }
         if (!word && !ends) word = p;
-        if (broken) {    // a run of bytes that are not UTF-8
-            const char* const from = p;
-            while (p < end && character(p, end).kind == 0) p++;
-            pieces[n++] = {from, size_t(p - from)};
-            continue;
-        }
         if (alone) pieces[n++] = {p, c.bytes};
         p += c.bytes;
     }

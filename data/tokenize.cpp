@@ -19,6 +19,8 @@
 #include "merge.h"
 #include "shard_set.h"
 #include "documents/special_flag.h"
+#include "tokenizer_models/piece_model.h"
+#include "tokenizer_models/training.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -100,19 +102,22 @@ struct BadLines {
 
 namespace {
 struct TrainOptions {
-    int vocab = 4096, words = 64;    // words: limit of BpeTraining::most_bytes, MiB
-    std::string out, pattern = "gpt2";
-    bool overwrite = false;
+    int vocab = 4096, words = 64;    // words: limit of TokenizerTraining::most_bytes, MiB
+    std::string out, kind = "bpe", pattern = "gpt2";
+    bool cased = false, overwrite = false;
     Input input;
 };
 
 Status train_tokenizer(const TrainOptions& o) {
-    BpeTraining training;
+    TokenizerTraining training;
+    for (const ModelRow& row : MODEL_ROWS)
+        if (o.kind == row.name) training.kind = row.kind;
+    training.cased = o.cased;
     training.vocab = o.vocab;
     training.most_bytes = int64_t(o.words) << 20;
     for (const PatternRow& row : pattern_rows())
         if (o.pattern == row.name) training.pattern = row.pattern;
-    auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
+    auto cut = [&](std::string_view text, size_t limit) { return training_cut(training, text, limit); };
     o.input.note_stdin();
     Corpus corpus = TRY(Corpus::open(o.input.config(0, cut)));
     TRY(check_out(o.out, o.overwrite));
@@ -135,15 +140,20 @@ Status train_tokenizer(const TrainOptions& o) {
         if (phase == std::string("count")) return counting.show(corpus.bytes_read(), corpus.bytes(), done, progress);
         if (done < total && now_seconds() < shown + 0.1) return;
         shown = now_seconds();
-        progress.line("merging: " + std::to_string(done) + " of " + std::to_string(total));
+        const bool prunes = phase == std::string("prune");
+        progress.line(prunes
+                          ? "pruning: " + std::to_string(done) + " pieces, until " + std::to_string(total) + " are left"
+                          : "merging: " + std::to_string(done) + " of " + std::to_string(total));
     };
-    Result<Tokenizer> trained = bpe_train(training);
+    Result<Tokenizer> trained = ::train_tokenizer(training);
     bad.print_notes(progress);
     if (const std::string note = corpus.encoding_note(); !note.empty()) progress.note(note);
     if (!trained.ok()) return trained.status;
     TRY(replace_file(o.out, trained.value.to_json(), o.overwrite ? Overwrite::yes : Overwrite::no));
     int got = trained.value.vocab_size();
-    std::string why = got < o.vocab ? " (no pair of tokens occurs twice any more)" : "";
+    std::string why = got == o.vocab                        ? ""
+                      : training.kind == ModelKind::unigram ? " (there are no more pieces that occur twice)"
+                                                            : " (no pair of tokens occurs twice any more)";
     progress.line(o.out + ": " + std::to_string(got) + " tokens" + why + " from " +
                       human_bytes(double(corpus.bytes_read())) + " of text",
                   true);
@@ -163,12 +173,21 @@ Command train_tokenizer_command() {
                {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true, .letter = 'o'},
                {.name = "--vocab",
                 .to = &o->vocab,
-                .help = "tokens: 256 bytes, merges, <|endoftext|>",
-                .min = 258,
+                .help = "tokens; bpe: 256 bytes, merges, <|endoftext|>",
+                .min = 16,
                 .max = 1 << 20},
+               {.name = "--kind",
+                .to = &o->kind,
+                .help = "bpe: merges of bytes (GPT-2); wordpiece: of characters, with ## within words (BERT); unigram: "
+                        "scored pieces of words (T5), white space between words becomes one space",
+                .choices = {"bpe", "wordpiece", "unigram"}},
+               {.name = "--cased",
+                .to = &o->cased,
+                .help = "wordpiece: keep capitals and accents",
+                .needs = {"--kind wordpiece"}},
                {.name = "--pattern",
                 .to = &o->pattern,
-                .help = "how text is cut into words before merging",
+                .help = "bpe: how text is cut into words before merging",
                 .choices = {"gpt2", "cl100k", "qwen2", "o200k", "smollm"}},
                {.name = "--distinct-words",
                 .to = &o->words,

@@ -105,17 +105,17 @@ struct Vocabulary {
     // tokens[id]. Symbols::bytes: the token's bytes; characters: UTF-8 with marks for spaces, or
     // <0xAB> for a byte. Empty: unused id.
     std::vector<std::string> tokens;
-    std::vector<Merge> merges;         // in merge order; id's text is left's + right's
-    std::vector<double> scores;        // Unigram: logarithms of probabilities, by id
-    std::string continuing = "##";     // WordPiece: tokens that begin so continue a word
-    int longest_word = 100;            // WordPiece: longer words are unknown; in characters
+    std::vector<Merge> merges;        // in merge order; id's text is left's + right's
+    std::vector<double> scores;       // Unigram: logarithms of probabilities, by id
+    std::string continuing = "##";    // WordPiece: tokens that begin so continue a word
+    int longest_word = 100;           // WordPiece: longer words are unknown; in characters
     std::vector<AddedToken> added;
     bool ignore_merges = false;    // a piece that is a token becomes it (Llama 3)
     bool byte_fallback = false;    // characters without a token become <0xAB> tokens
     bool fuse_unknown = false;     // adjacent unknown symbols become one token
     Strip strip = Strip::none;
     bool cleanup = false;    // Strip::words: no space before punctuation
-    int unknown = -1;    // id for symbols without a token; -1: they are dropped
+    int unknown = -1;        // id for symbols without a token; -1: they are dropped
 
     // The fields below do not change the ids of a text.
     std::vector<int> before, after;    // ids put around a text: BOS, EOS

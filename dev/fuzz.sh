@@ -37,6 +37,8 @@ seed() { mkdir -p "$out/$1" && cp "$2" "$out/$1/seed_$3"; }
 shard() { printf '\x10\x04\x00\x00\x00\x00\x00\x00'"$1" && head -c 1028 /dev/zero; }    # of 1024 + 16 bytes
 seed sentencepiece test/golden/tokenizers/prefixed.model 1
 seed sentencepiece test/golden/tokenizers/symbols.model 2
+seed sentencepiece test/golden/pieces/unigram.model 3
+for t in bert t5 albert bytes; do { printf '\xFF' && cat test/golden/pieces/$t.json; } >$out/sample && seed tokenizer $out/sample $t; done
 seed safetensors test/golden/tiny.safetensors 1
 seed safetensors test/golden/hf_tiny/model.safetensors 2
 seed gguf test/golden/gguf/formats.gguf 1

@@ -29,5 +29,5 @@ struct CurvePicture {
 };
 Status write_curves(const std::string& path, const CurvePicture& picture);
 
-std::string base64(const std::string& data);    // RFC 4648, with padding
+std::string base64(const std::string& data);                     // RFC 4648, with padding
 bool base64_decode(std::string_view text, std::string& data);    // false: no base64

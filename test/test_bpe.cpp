@@ -2,6 +2,7 @@
 // agree.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "data/bpe.h"
+#include "data/tokenizer_models/training.h"
 
 #include <algorithm>
 #include <chrono>
@@ -170,7 +171,7 @@ std::vector<int> encode_naively(const Tokenizer& t, const std::string& text) {
 
 Result<Tokenizer> train_on(const std::string& text, int vocab, Pattern pattern = Pattern::gpt2) {
     bool given = false;
-    BpeTraining b;
+    TokenizerTraining b;
     b.vocab = vocab;
     b.pattern = pattern;
     b.read = [&](std::string& out) -> Result<bool> { return out = text, !std::exchange(given, true); };
@@ -422,7 +423,7 @@ TEST_CASE("bpe: training: ties, the end of repetition, threads, limits") {
     CHECK(train_on("text", 257).status.code == Exit::usage);
     CHECK(train_on("text", 1 << 30).status.code == Exit::usage);
     CHECK(train_on("", 300).status.code == Exit::input);
-    BpeTraining b;
+    TokenizerTraining b;
     b.read = [](std::string&) -> Result<bool> { return fail(Exit::io, "gone"); };
     CHECK(bpe_train(b).status.code == Exit::io);
 }

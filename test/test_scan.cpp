@@ -25,12 +25,14 @@ Pieces by_regex(const PatternRow& row, const std::string& text) {
 // `most`: pieces of one call.
 Pieces by_scan(const PatternRow& row, const std::string& text, size_t most) {
     Pieces all, some(most);
+    const bool gaps = row.splits[0].behavior == Split::Behavior::removed;
     for (size_t at = 0; at < text.size();) {
         const size_t n = row.scan(std::string_view(text).substr(at), some.data(), most);
+        if (gaps && n == 0) break;
         REQUIRE(n > 0);
         for (size_t i = 0; i < n; i++) {
-            REQUIRE(some[i].data() == text.data() + at);
-            at += some[i].size();
+            if (!gaps) REQUIRE(some[i].data() == text.data() + at);
+            at = size_t(some[i].data() + some[i].size() - text.data());
             all.push_back(some[i]);
         }
     }
@@ -63,7 +65,11 @@ TEST_CASE("scan: every character is of the class that the published pattern give
     }
     append_utf8(text, 0x10FFFF);
     for (const PatternRow& row : pattern_rows())
-        if (row.scan) CHECK_MESSAGE(difference(by_scan(row, text, 100), by_regex(row, text), text) == "", row.name);
+        if (row.scan) {
+            // utf8proc, which knows BERT's punctuation, has Unicode 15; PCRE2 has 14.
+            const std::string some = text.substr(0, row.pattern == Pattern::bert ? text.find("\U00011000") : text.npos);
+            CHECK_MESSAGE(difference(by_scan(row, some, 100), by_regex(row, some), some) == "", row.name);
+        }
 }
 
 TEST_CASE("scan: blocks of ASCII, and what interrupts them, have the pieces of the published pattern") {

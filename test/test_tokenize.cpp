@@ -1,6 +1,7 @@
 // test_tokenize.cpp - `flatgpt train-tokenizer` and `flatgpt tokenize` from files to shards.
 #include "base/command.h"
 #include "data/bpe.h"
+#include "data/tokenizer_models/training.h"
 #include "data/corpus.h"
 #include "base/file.h"
 #include "base/philox.h"
@@ -257,7 +258,7 @@ TEST_CASE("train-tokenizer: files to tokenizer.json, the same for every way to g
         REQUIRE(t.ok());
         CHECK(t.value.vocab_size() == 290);
         CHECK(t.value.end_of_text() == 289);
-        BpeTraining whole;    // the whole text in one call
+        TokenizerTraining whole;    // the whole text in one call
         whole.vocab = 290;
         whole.pattern = pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
         bool given = false;

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "data/merge.h"
+#include "data/tokenizer_models/charsmap.h"
 
 namespace {
 constexpr size_t MAX_PIECES = 1 << 20, LONGEST = 512;    // pieces; bytes of a piece: limit its splits
@@ -62,7 +63,7 @@ struct Model {
     std::vector<ScoredPiece> pieces;
     int64_t type = 1, bos = 1, eos = 2, pad = -1;
     bool byte_fallback = false, prefix = true, remove_spaces = true, escape = true, suffix = false;
-    size_t charsmap = 0;    // bytes of the precompiled normalization map
+    std::string charsmap;    // precompiled normalization map
 };
 Status read_piece(std::string_view bytes, Model& m, const std::string& name) {
     ScoredPiece piece;
@@ -94,7 +95,7 @@ Status read_model(std::string_view file, Model& m, const std::string& name) {
             if (f.field == 43) m.pad = value;
         }
         while (all.field == 3 && f.next()) {    // normalizer_spec
-            if (f.field == 2) m.charsmap = f.bytes.size();
+            if (f.field == 2) m.charsmap = f.bytes;
             if (f.field == 3) m.prefix = f.number;
             if (f.field == 4) m.remove_spaces = f.number;
             if (f.field == 5) m.escape = f.number;
@@ -111,10 +112,10 @@ Status read_model(std::string_view file, Model& m, const std::string& name) {
 }
 }    // namespace
 
-Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
-                                        const std::string& name) {
+namespace {
+// Reads the pieces' texts and types, which both kinds of models have.
+Status read_pieces(const std::vector<ScoredPiece>& pieces, bool space_before, const std::string& name, Vocabulary& v) {
     using Kind = Normalization::Kind;
-    Vocabulary v;
     v.symbols = Symbols::characters;
     v.pattern = Pattern::none;
     if (space_before) v.normalization.push_back({Kind::prepend, "", SPACE_MARK});
@@ -136,6 +137,38 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
         if (!p.text.empty() && !id_of.emplace(p.text, int(id)).second)
             return fail(Exit::input, "%s: two tokens are %.40s", name.c_str(), p.text.c_str());
     }
+    return {};
+}
+}    // namespace
+
+Result<Vocabulary> unigram_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
+                                     const std::string& name) {
+    Vocabulary v;
+    v.model = ModelKind::unigram;
+    TRY(read_pieces(pieces, space_before, name, v));
+    for (size_t id = 0; id < pieces.size(); id++) {
+        v.scores.push_back(double(pieces[id].score));
+        // No text becomes an unused piece.
+        if (pieces[id].type == ScoredPiece::unused) v.tokens[id].clear();
+        if (pieces[id].text.size() > LONGEST_TOKEN)
+            return fail(Exit::input, "%s: piece %zu: expected at most %zu bytes, found %zu", name.c_str(), id,
+                        LONGEST_TOKEN, pieces[id].text.size());
+    }
+    // If no token crosses a mark, the best segmentation of a text is its words' best ones.
+    const bool apart = std::none_of(pieces.begin(), pieces.end(), [](const ScoredPiece& p) {
+        return p.type == ScoredPiece::normal && p.text.find(SPACE_MARK, 1) != std::string::npos;
+    });
+    if (apart && std::find(v.tokens.begin(), v.tokens.end(), SPACE_MARK) != v.tokens.end())
+        v.pattern = Pattern::metaspace;
+    return v;
+}
+
+Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
+                                        const std::string& name) {
+    Vocabulary v;
+    TRY(read_pieces(pieces, space_before, name, v));
+    std::unordered_map<std::string_view, int> id_of;
+    for (size_t id = 0; id < pieces.size(); id++) id_of.emplace(pieces[id].text, int(id));
     for (size_t id = 0; id < pieces.size(); id++) {
         const std::string_view text = pieces[id].text;
         if (text.size() > LONGEST)
@@ -168,13 +201,20 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
 Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string& name) {
     Model m;
     TRY(read_model(file, m, name));
-    if (m.type != 2)
-        return fail(Exit::input, "%s: expected a BPE model (model_type 2), found type %lld%s", name.c_str(),
-                    (long long)m.type, m.type == 1 ? ", unigram, which flatgpt does not have" : "");
-    if (m.charsmap || m.remove_spaces || !m.escape || m.suffix)
-        return fail(Exit::input, "%s: expected the normalizer \"identity\" that keeps all spaces; %s", name.c_str(),
-                    m.charsmap ? "this one maps characters (nmt_nfkc)" : "this one changes them");
-    Vocabulary v = TRY(vocabulary_of_pieces(m.pieces, m.prefix, name));
+    if (m.type != 1 && m.type != 2)
+        return fail(Exit::input, "%s: expected a unigram or a BPE model (model_type 1, 2), found type %lld",
+                    name.c_str(), (long long)m.type);
+    if (!m.escape || m.suffix)
+        return fail(Exit::input, "%s: expected a mark U+2581 before each word, found another treatment of spaces",
+                    name.c_str());
+    if (!Charsmap::valid(m.charsmap))
+        return fail(Exit::input, "%s: expected a map of characters (precompiled_charsmap), found damaged bytes",
+                    name.c_str());
+    Vocabulary v = m.type == 2 ? TRY(vocabulary_of_pieces(m.pieces, m.prefix, name))
+                               : TRY(unigram_of_pieces(m.pieces, m.prefix, name));
+    if (m.remove_spaces) v.normalization.insert(v.normalization.begin(), {Normalization::Kind::squeeze, "", ""});
+    if (!m.charsmap.empty())
+        v.normalization.insert(v.normalization.begin(), {Normalization::Kind::charsmap_sp, m.charsmap, ""});
     // SentencePiece searches for symbols after it has replaced spaces by marks (U+2581), so symbols
     // with ordinary spaces never match.
     std::erase_if(v.added, [&](const AddedToken& a) { return !a.special && v.name(a).find(' ') != std::string::npos; });
@@ -182,7 +222,8 @@ Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string&
     v.byte_fallback = m.byte_fallback;
     auto in = [&](int64_t id) { return id >= 0 && id < int64_t(v.tokens.size()) ? int(id) : -1; };
     v.bos = in(m.bos), v.eos = in(m.eos), v.pad = in(m.pad);
-    if (v.bos >= 0) v.before = {v.bos};
+    if (m.type == 1 && v.eos >= 0) v.after = {v.eos};    // T5's
+    else if (v.bos >= 0) v.before = {v.bos};
     return v;
 }
 

@@ -18,7 +18,11 @@ struct ScoredPiece {
 // Exit 3: two pieces have equal text.
 Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
                                         const std::string& name);
-// Parses a tokenizer.model: a protobuf, written by SentencePiece with model_type BPE. Exit 3.
+// Makes a Unigram vocabulary of the pieces. Exit 3, too.
+Result<Vocabulary> unigram_of_pieces(const std::vector<ScoredPiece>& pieces, bool space_before,
+                                     const std::string& name);
+// Parses a tokenizer.model: a protobuf, written by SentencePiece with model_type BPE or unigram.
+// Exit 3.
 Result<Vocabulary> sentencepiece_parse(std::string_view file, const std::string& name);
 // Whether a file begins like a tokenizer.model.
 bool sentencepiece_begins(std::string_view file);

@@ -26,9 +26,10 @@ const std::string LIST = "tokenizer_config.json: added_tokens_decoder";
 constexpr struct {
     const char* key;
     int Vocabulary::*id;
-} SPECIAL[] = {{"bos_token", &Vocabulary::bos}, {"eos_token", &Vocabulary::eos},       {"unk_token", nullptr},
-               {"sep_token", nullptr},          {"pad_token", &Vocabulary::pad},       {"cls_token", nullptr},
-               {"mask_token", nullptr},         {"additional_special_tokens", nullptr}};
+} SPECIAL[] = {
+    {"bos_token", &Vocabulary::bos},   {"eos_token", &Vocabulary::eos},       {"unk_token", nullptr},
+    {"sep_token", &Vocabulary::sep},   {"pad_token", &Vocabulary::pad},       {"cls_token", &Vocabulary::cls},
+    {"mask_token", &Vocabulary::mask}, {"additional_special_tokens", nullptr}};
 
 // Maps token names in files to ids.
 class Names {
@@ -225,12 +226,12 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     fs::path file = path;
     if (fs::is_directory(file, error)) {
         file /= "tokenizer.json";
-        for (const char* other : {"tokenizer.model", "vocab.json"})
+        for (const char* other : {"tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"})
             if (!fs::exists(file, error)) file.replace_filename(other);
         if (!fs::exists(file, error))
             return fail(Exit::input,
-                        "%s: expected a tokenizer.json or a tokenizer.model, or vocab.json with "
-                        "merges.txt, found none%s",
+                        "%s: expected a tokenizer.json, tokenizer.model, spiece.model or vocab.txt, or "
+                        "vocab.json with merges.txt, found none%s",
                         path.c_str(), foreign_tokenizer(path).c_str());
     }
     if (const std::string other = foreign_tokenizer(file); !other.empty())
@@ -240,10 +241,13 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         if (!t.vocab_size()) return fail(Exit::input, "%s: this file holds no tokenizer", path.c_str());
         return t;
     }
-    const bool merges = file.filename() == "vocab.json";
+    const bool merges = file.filename() == "vocab.json", lines = file.filename() == "vocab.txt";
     Unspelled unspelled;
-    Vocabulary v = TRY(merges ? vocab_merges_read(file, &unspelled) : read_vocabulary(file));
-    if (file.stem() != "tokenizer" && !merges) return Tokenizer(std::move(v));    // has no companion files
+    Vocabulary v = TRY(merges  ? vocab_merges_read(file, &unspelled)
+                       : lines ? vocab_txt_read(file)
+                               : read_vocabulary(file));
+    if (file.stem() != "tokenizer" && file.stem() != "spiece" && !merges && !lines)
+        return Tokenizer(std::move(v));    // has no companion files
     const fs::path jinja = file.parent_path() / "chat_template.jinja";
     json beside[3];
     const char* const names[] = {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"};
@@ -265,10 +269,13 @@ std::string Tokenizer::config_json() const {
     auto token = [&](const char* key, int id) {
         if (id >= 0) all.set(key, v.name(id));
     };
-    token("bos_token", v.bos);
+    if (v.bos != v.cls) token("bos_token", v.bos);
     // eos_token is omitted if only config.json names tokens that end a text, so that the tokenizer
     // reads back unchanged.
-    token("eos_token", v.eos >= 0 ? v.eos : v.ends.empty() ? end_of_text() : -1);
+    if (v.eos < 0 || v.eos != v.sep) token("eos_token", v.eos >= 0 ? v.eos : v.ends.empty() ? end_of_text() : -1);
+    token("cls_token", v.cls);
+    token("sep_token", v.sep);
+    token("mask_token", v.mask);
     token("pad_token", v.pad);
     token("unk_token", v.unknown);
     if (!v.chat_template.empty()) all.set("chat_template", v.chat_template);

@@ -1,9 +1,9 @@
 // tokenizer_json.cpp - reads Hugging Face's tokenizer.json.
 //
-// Supported: models WordPiece and Unigram; model BPE over bytes, spelled in GPT-2's byte alphabet, or
-// over characters with byte fallback; merges as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders of such
-// models; added tokens; the tokens that a post-processor adds around a text. Anything else that
-// would change the ids is an error that names it.
+// Supported: models WordPiece, Unigram, and BPE over bytes, spelled in GPT-2's byte alphabet, or
+// over characters with byte fallback; merges as "a b" or ["a", "b"]; the normalizers,
+// pre-tokenizers and decoders of such models; added tokens; the tokens that a post-processor adds
+// around a text or two. Anything else that would change the ids is an error that names it.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -203,10 +203,11 @@ struct Reader : JsonReader {
                 return Status{};
             }
             if (type != "ByteLevel" || byte_level)
-                return wrong(where,
-                             "Split, Digits, Punctuation, BertPreTokenizer, WhitespaceSplit, one ByteLevel, or Metaspace "
-                             "before them or after WhitespaceSplit",
-                             p);
+                return wrong(
+                    where,
+                    "Split, Digits, Punctuation, BertPreTokenizer, WhitespaceSplit, one ByteLevel, or Metaspace "
+                    "before them or after WhitespaceSplit",
+                    p);
             if (flag(p, "add_prefix_space", true)) {
                 if (!first) return wrong(where + ".add_prefix_space", "false after another step", true);
                 v.spaces = Spaces::prefixed;
@@ -438,11 +439,10 @@ struct Reader : JsonReader {
         TRY(post_processor());
         if (v.before.size() == 1) v.bos = v.before[0];
         if (v.after.size() == 1) v.eos = v.after[0];
-        if (v.model == ModelKind::wordpiece) {    // BERT's names, which tokenizer.json alone does not tell
-            const std::pair<const char*, int Vocabulary::*> names[] = {{"[PAD]", &Vocabulary::pad},
-                                                                      {"[CLS]", &Vocabulary::cls},
-                                                                      {"[SEP]", &Vocabulary::sep},
-                                                                      {"[MASK]", &Vocabulary::mask}};
+        if (v.model != ModelKind::bpe) {    // names of BERT, ALBERT and T5, which tokenizer.json alone does not tell
+            const std::pair<const char*, int Vocabulary::*> names[] = {
+                {"[PAD]", &Vocabulary::pad},   {"[CLS]", &Vocabulary::cls}, {"[SEP]", &Vocabulary::sep},
+                {"[MASK]", &Vocabulary::mask}, {"<pad>", &Vocabulary::pad}, {"<mask>", &Vocabulary::mask}};
             for (auto& [token, field] : names)
                 if (auto it = id_of.find(token); it != id_of.end()) v.*field = it->second;
         }

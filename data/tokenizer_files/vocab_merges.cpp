@@ -1,6 +1,7 @@
 // vocab_merges.cpp - see vocab_merges.h. Builds a tokenizer.json for its parser to check.
 #include "vocab_merges.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
@@ -82,6 +83,52 @@ Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspel
     for (const auto& [token, id] : tokens.items())
         if (v.tokens[id.get<size_t>()].empty()) unspelled->emplace_back(token, id.get<int>());
     return v;
+}
+
+Result<Vocabulary> vocab_txt_read(const std::string& vocab) {
+    const std::string dir = std::filesystem::path(vocab).replace_filename("").string();
+    const json config = TRY(object_in(dir + "tokenizer_config.json"));
+    const std::string name = JsonReader::text(config, "tokenizer_class");
+    const char* const classes[] = {"", "Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "PreTrained"};
+    if (std::none_of(std::begin(classes), std::end(classes), [&](const std::string& known) {
+            return name == known || name == known + "Tokenizer" || name == known + "TokenizerFast";
+        }))
+        return fail(Exit::input, "%s: flatgpt reads vocab.txt of BERT, not of \"%s\"", vocab.c_str(), name.c_str());
+    std::istringstream lines(TRY(read_file(vocab, MAX_FILE)));
+    json tokens = json::object(), added = json::array(), special = json::object();
+    int id = 0;
+    for (std::string line; std::getline(lines, line); id++) {
+        if (line.ends_with('\r')) line.pop_back();
+        if (!line.empty()) tokens[line] = id;    // the last of equal ones counts
+    }
+    auto named = [&](const char* key, const char* otherwise) {
+        const json& token = JsonReader::at(config, key);
+        const std::string text = token.is_string() ? token.get<std::string>() : JsonReader::text(token, "content");
+        return text.empty() ? std::string(otherwise) : text;
+    };
+    const std::string cls = named("cls_token", "[CLS]"), sep = named("sep_token", "[SEP]");
+    const std::string unknown = named("unk_token", "[UNK]");
+    for (const std::string& token : {named("pad_token", "[PAD]"), unknown, cls, sep, named("mask_token", "[MASK]")}) {
+        const auto known = tokens.find(token);
+        if (known != tokens.end()) added.push_back({{"id", *known}, {"content", token}, {"special", true}});
+    }
+    for (const std::string& token : {cls, sep, unknown})
+        if (!tokens.contains(token)) return fail(Exit::input, "%s: expected a line %s", vocab.c_str(), token.c_str());
+    const bool lower = JsonReader::flag(config, "do_lower_case", true);
+    json all = {{"added_tokens", added},
+                {"normalizer",
+                 {{"type", "BertNormalizer"},
+                  {"handle_chinese_chars", JsonReader::flag(config, "tokenize_chinese_chars", true)},
+                  {"strip_accents", JsonReader::flag(config, "strip_accents", lower)},
+                  {"lowercase", lower}}},
+                {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                {"post_processor",
+                 {{"type", "BertProcessing"},
+                  {"cls", json::array({cls, tokens[cls]})},
+                  {"sep", json::array({sep, tokens[sep]})}}},
+                {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
+                {"model", {{"type", "WordPiece"}, {"unk_token", unknown}, {"vocab", tokens}}}};
+    return tokenizer_json_parse(all.dump(-1, ' ', false, json::error_handler_t::replace), vocab);
 }
 
 std::string foreign_tokenizer(const std::string& path) {

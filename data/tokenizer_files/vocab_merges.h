@@ -1,4 +1,5 @@
-// vocab_merges.h - GPT-2's vocab.json (token -> id) and merges.txt (a pair a line).
+// vocab_merges.h - GPT-2's vocab.json (token -> id) and merges.txt (a pair a line), and BERT's
+// vocab.txt.
 #pragma once
 #include <string>
 #include <utility>
@@ -14,6 +15,11 @@ typedef std::vector<std::pair<std::string, int>> Unspelled;
 // tokenizer_config.json adds the added tokens. Exit 3: also an unsupported class, with a way to
 // make a tokenizer.json.
 Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspelled);
+
+// Reads BERT's vocab.txt, a token a line. tokenizer_config.json beside it may have do_lower_case,
+// strip_accents, tokenize_chinese_chars and names of special tokens. Exit 3: also a tokenizer_class
+// that is not BERT's.
+Result<Vocabulary> vocab_txt_read(const std::string& vocab);
 
 // Names the unsupported tokenizer at path (tekken.json or .tiktoken, also in a directory) and how
 // to convert it, as the end of a message; "": none.

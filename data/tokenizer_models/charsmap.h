@@ -19,8 +19,8 @@ class Charsmap {
     uint32_t unit(size_t i) const;
     std::string_view trie, replacements;
 };
-// Applies a map as Hugging Face's Precompiled does: for a grapheme of less than 6 bytes the shortest
-// entry replaces the whole grapheme; otherwise each character is replaced by itself.
+// Applies a map as Hugging Face's Precompiled does: for a grapheme of less than 6 bytes the
+// shortest entry replaces the whole grapheme; otherwise each character is mapped alone.
 std::string mapped_graphemes(std::string_view text, std::string_view blob);
 // Applies a map as SentencePiece does: the longest entry at each character.
 std::string mapped_longest(std::string_view text, std::string_view blob);

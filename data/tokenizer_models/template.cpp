@@ -4,8 +4,8 @@
 #include "data/bpe.h"
 
 namespace {
-// Numbers of tokens that are left of two texts (Hugging Face: longest_first). The shorter text loses
-// tokens only if its half is not enough; of an odd number the longer one gets the last.
+// Numbers of tokens that are left of two texts (Hugging Face: longest_first). The shorter text
+// loses tokens only if it has more than half; of an odd number the longer one gets the last.
 std::pair<size_t, size_t> shortened(size_t a, size_t b, size_t most) {
     const bool swap = a > b;
     if (swap) std::swap(a, b);

@@ -9,7 +9,7 @@ class Trie {
     static constexpr uint32_t ROOT = 1, NONE = 0;
     struct Node {
         uint32_t at = NONE;    // NONE: no text of the trie begins so
-        int id = -1;           // of the text that ends here; -1: none does
+        int id = -1;           // the text that ends here; -1: none does
     };
     // texts[id]; empty texts are left out. Of equal texts the last one counts.
     explicit Trie(const std::vector<std::string_view>& texts);

@@ -6,6 +6,10 @@
 // are Hugging Face's, so equal sums give equal ids.
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <string>
 
 #include "base/console.h"
 #include "data/merge.h"
@@ -13,17 +17,40 @@
 #include "trie.h"
 
 namespace {
+// Hugging Face's library reads "-11.156723022460938" as the double next to 11156723022460938,
+// divided by 1e15, which may be the neighbour of the nearest one. SentencePiece's scores are often
+// exactly equal in sum, where this decides.
+double as_read(double score) {
+    char text[32];
+    const char* const end = std::to_chars(text, text + sizeof text, std::abs(score), std::chars_format::scientific).ptr;
+    uint64_t digits = 0;
+    int exponent = 0;
+    bool fraction = false;
+    const char* p = text;
+    for (; p < end && *p != 'e'; p++) {
+        if (*p != '.') digits = digits * 10 + uint64_t(*p - '0'), exponent -= fraction;
+        fraction |= *p == '.';
+    }
+    exponent += atoi(std::string(p + 1, size_t(end - p - 1)).c_str());
+    if (exponent < -22 || exponent > 22) return score;
+    double power = 1;    // exact
+    for (int i = 0; i < std::abs(exponent); i++) power *= 10;
+    const double read = exponent < 0 ? double(digits) / power : double(digits) * power;
+    return std::signbit(score) ? -read : read;
+}
+
 class Unigram : public PieceModel {
   public:
     explicit Unigram(const Vocabulary& vocabulary) : v(vocabulary), trie(ordinary_texts(v)) {
         CHECK(v.scores.size() == v.tokens.size());
+        for (double score : v.scores) scores.push_back(as_read(score));
         std::vector<char> outside(v.tokens.size());
         for (const AddedToken& a : v.added) outside[size_t(a.id)] = !a.in_model;
         double least = 0;
         bool any = false;
         for (size_t id = 0; id < v.scores.size(); id++) {
             if (v.tokens[id].empty() || outside[id]) continue;
-            least = any ? std::min(least, v.scores[id]) : v.scores[id];
+            least = any ? std::min(least, scores[id]) : scores[id];
             any = true;
         }
         unknown_score = least - 10;
@@ -62,6 +89,7 @@ class Unigram : public PieceModel {
     };
     const Vocabulary& v;
     Trie trie;
+    std::vector<double> scores;    // by id
     double unknown_score = 0;
     std::array<int, 256> byte_id;
 
@@ -78,7 +106,7 @@ class Unigram : public PieceModel {
             for (size_t i = at; i < piece.size() && n.at != Trie::NONE; i++) {
                 n = trie.step(n.at, piece[i]);
                 if (n.id < 0) continue;
-                offer(i + 1 - at, n.id, v.scores[size_t(n.id)] + score);
+                offer(i + 1 - at, n.id, scores[size_t(n.id)] + score);
                 single |= i + 1 - at == character;
             }
             if (!single) offer(character, -1, unknown_score + score);

@@ -51,9 +51,9 @@ class WordPiece : public PieceModel {
 std::string word_piece(const Vocabulary& v, std::string token, bool first) {
     if (!first && token.starts_with(v.continuing)) token.erase(0, v.continuing.size());
     else if (!first) token.insert(0, " ");
-    constexpr const char* TIDIED[][2] = {{" .", "."},     {" ?", "?"},     {" !", "!"},   {" ,", ","},
-                                         {" ' ", "'"},    {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"},
-                                         {" 's", "'s"},   {" 've", "'ve"}, {" 're", "'re"}};
+    constexpr const char* TIDIED[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                         {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                         {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
     for (auto& [from, to] : TIDIED)
         for (size_t at = 0; v.cleanup && (at = token.find(from, at)) != token.npos; at += strlen(to))
             token.replace(at, strlen(from), to);
