@@ -58,6 +58,7 @@ TEST_CASE("bleu: texts are split as mteval-v13a does") {
     CHECK(golden()["split"].size() > 60);
     for (const nlohmann::json& row : golden()["split"]) CHECK(split_13a(row[0].get<std::string>()) == row[1]);
     CHECK(split_13a("").empty());
+    CHECK(split_13a("a\x1F\u2009b\u200B\u3000") == "a b\u200B");
     CHECK(split_13a("Hello, world! 3,5.") == "Hello , world ! 3,5 .");
     CHECK(split_13a("\xFF\xFE.x \xE2\x80") == "\xFF\xFE . x \xE2\x80");    // no UTF-8
 }

@@ -82,14 +82,13 @@ TEST_CASE("seq2seq: batches of pairs are those of transformers for T5 and BART")
     for (const std::string name : {"t5", "bart"}) {
         const nlohmann::json& g = all[name];
         const Tokenizer t = tokenizer_of(name);
-        const PairsFileOptions o = {
-            .source_S = g["source_len"], .S = g["target_len"], .start = g["start"], .pad = g["pad"]};
+        const PairsFileOptions o = {.source_S = g["source_len"], .S = g["target_len"], .pad = g["pad"]};
         auto file = read(write_pairs(g["pairs"]), t, o).take();
         CHECK(file->samples() == 8);
         CHECK(file->counts.cut_sources > 0);
         CHECK(file->counts.cut_targets > 0);
-        const Seq2Seq s = made({.source_S = o.source_S, .S = o.S, .start = o.start, .pad = o.pad}, t);
-        CHECK(s.width() == o.source_S + o.S);
+        const Seq2Seq s = made({.source_S = o.source_S, .S = o.S, .start = g["start"], .pad = o.pad}, t);
+        CHECK(s.width() == o.source_S);
         Loader loader = Loader::open(file, {.B = 8, .S = s.width(), .vocab = t.vocab_size(), .shuffle = false}).take();
         CHECK(s.targets(8, loader.targets(8)) == file->tokens() - [&] {
             int64_t sources = 0;
@@ -122,7 +121,7 @@ TEST_CASE("seq2seq: batches of pairs are those of transformers for T5 and BART")
 TEST_CASE("seq2seq: a batch is as long as its longest source and target") {
     const Tokenizer t = byte_tokenizer();
     const std::string path = write_pairs({{"aaaaa", "b"}, {"a", "bbbbbbbbb"}, {"aaaaaaaaaaaaaaaa", "bbbbbbbb"}});
-    const PairsFileOptions o = {.source_S = 64, .S = 20, .start = 7, .pad = 9};
+    const PairsFileOptions o = {.source_S = 64, .S = 20, .pad = 9};
     auto file = read(path, t, o).take();
     CHECK(file->longest_source() == 17);    // with the end token
     CHECK(file->longest() == 10);
@@ -143,13 +142,25 @@ TEST_CASE("seq2seq: a batch is as long as its longest source and target") {
     PairsFile shorter = *file;
     shorter.shorten(17, 10);
     CHECK(shorter.fingerprint() != before);
+    PairsFile longer = *file;    // targets may be longer than sources
+    longer.shorten(17, 30);
+    const Seq2Seq wide = made({.source_S = 17, .S = 30, .start = 7, .pad = 9}, t);
+    CHECK(wide.width() == 30);
+    std::vector<int> row(30), row_targets(30);
+    std::vector<Text> row_texts;
+    REQUIRE(longer.read(2, row.data(), row_targets.data(), &row_texts).ok());
+    const Seq2SeqBatch padded = wide.batch(0, row.data(), row_targets.data(), {row_texts}, 1, false);
+    CHECK(padded.source_lengths == std::vector<int>{17});
+    CHECK(std::ranges::count(padded.targets, -1) == 30 - 9);
+    PairsFile less_source = *file;
+    less_source.shorten(17, 20);
+    CHECK(less_source.fingerprint() != before);
     const Rows last = next(l, 2, s.width());    // a source of 17 tokens, rounded up
     CHECK(s.batch(0, last.tokens.data(), last.targets.data(), last.texts, 1, true).source_S == 24);
-    std::vector<int> tokens(27), targets(27);
+    std::vector<int> tokens(17), targets(17);
     std::vector<Text> texts;
     REQUIRE(shorter.read(2, tokens.data(), targets.data(), &texts).ok());    // fills the source's limit
-    CHECK(texts.size() == 3);
-    CHECK(texts[1].from == 17);
+    CHECK(texts.size() == 1);
     const Seq2Seq small = made({.source_S = 17, .S = 10, .start = 7, .pad = 9}, t);
     CHECK(small.batch(0, tokens.data(), targets.data(), {texts}, 1, true).source_lengths[0] == 17);
 }
@@ -243,7 +254,7 @@ TEST_CASE("seq2seq: the loader's order does not depend on ranks and is resumed a
     const Tokenizer t = byte_tokenizer();
     const PairsFileOptions o = {.source_S = 48, .S = 48};
     auto file = read(many_pairs(203), t, o).take();
-    const int width = 96;
+    const int width = 48;
     LoaderConfig c{.B = 8, .S = width, .vocab = 257, .seed = 4, .group = 16};
     auto sources = [&](const Rows& r, int B) {
         std::vector<std::vector<int>> all;
@@ -405,6 +416,15 @@ TEST_CASE("seq2seq: infilling replaces Poisson spans by one mask each and permut
         last[sentence] = id;
     }
     CHECK(jumps > 10);
+    o.density = 0.01;
+    const Seq2Seq nearly_whole = made(o, t);
+    const int end_of_ten[] = {text[98], STOP, STOP};
+    int together = 0;
+    for (int64_t number = 0; number < 20; number++) {
+        const std::vector<int> source = nearly_whole.pair(number, sentences.data(), nullptr, {Text{}}).source;
+        together += !std::ranges::search(source, end_of_ten).empty();
+    }
+    CHECK(together > 15);
     // Tiny texts; no source is longer than its text.
     for (double density : {0.01, 0.3, 0.9})
         for (int length : {3, 4, 9}) {

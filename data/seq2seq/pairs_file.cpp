@@ -90,25 +90,19 @@ void PairsFile::shorten(int source_length, int target_length) {
 
 Status PairsFile::read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const {
     const SequencePair p = pair(sample);
-    const int source = int(p.source.size()), target = int(p.target.size());
+    const int width = std::max(o.source_S, o.S), source = int(p.source.size()), target = int(p.target.size());
     CHECK(source > 0 && source <= o.source_S && target > 0 && target <= o.S, "%d and %d tokens", source, target);
-    std::fill_n(tokens, o.source_S + o.S, o.pad);
-    std::fill_n(targets, o.source_S + o.S, -1);
-    std::copy(p.source.begin(), p.source.end(), tokens);
-    tokens[o.source_S] = o.start;
-    std::copy(p.target.begin(), p.target.end() - 1, tokens + o.source_S + 1);
-    std::copy(p.target.begin(), p.target.end(), targets + o.source_S);
+    std::fill(std::copy(p.source.begin(), p.source.end(), tokens), tokens + width, o.pad);
+    std::fill(std::copy(p.target.begin(), p.target.end(), targets), targets + width, -1);
     *texts = {Text{}};
-    if (source < o.source_S) texts->push_back({source});
-    texts->push_back({o.source_S});
-    if (target < o.S) texts->push_back({o.source_S + target});
+    if (source < width) texts->push_back({source});
     return {};
 }
 
 uint64_t PairsFile::fingerprint() const {
     uint64_t h = fnv1a_words(FNV_OFFSET_BASIS, ids.data(), int64_t(ids.size() * sizeof ids[0]));
     h = fnv1a_words(h, begins.data(), int64_t(begins.size() * sizeof begins[0]));
-    const int64_t shape[] = {o.source_S, o.S, o.start};
+    const int64_t shape[] = {o.source_S, o.S};
     return fnv1a_words(h, shape, sizeof shape);
 }
 

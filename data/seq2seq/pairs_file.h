@@ -18,12 +18,11 @@ struct PairsFileOptions {
     std::string flag = {};       // option that gave the pattern, for error texts
     bool drop = false;           // leave out pairs beyond a limit, instead of cutting them
     int source_S = 0, S = 0;     // limits, with the tokenizer's own tokens
-    int vocab = 0, start = 0, pad = 0;
+    int vocab = 0, pad = 0;
 };
 
-// A sample is a row of source_S + S positions: the source and its padding, which have no targets,
-// then the decoder's input and targets. The row's texts begin at 0, at the source's padding (if
-// any), at source_S, and at the target's padding (if any).
+// A sample's tokens are a source, and its targets a target; both are padded to the larger limit. A
+// second text is the source's padding. Seq2Seq::batch makes a batch of samples.
 class PairsFile : public LineSource {
   public:
     // Reads and encodes all lines, on all cores. Exit 2: a limit leaves no token of a text; 3: the

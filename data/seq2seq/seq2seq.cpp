@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/philox.h"
 #include "base/pool.h"
@@ -77,13 +78,10 @@ Result<Seq2Seq> Seq2Seq::make(const Seq2SeqOptions& options, const Tokenizer& to
         return fail(Exit::usage, "expected a tokenizer with an end token (EOS) behind texts, found %zu tokens",
                     s.after.size());
     if (t5) {
-        auto sentinel = [&](size_t i) {
-            const std::string name = formatted("<extra_id_%zu>", i);
-            const auto a = std::ranges::find_if(v.added, [&](const AddedToken& x) { return v.name(x) == name; });
-            return a == v.added.end() ? -1 : a->id;
-        };
-        for (int id; s.sentinels.size() <= size_t(MOST) && (id = sentinel(s.sentinels.size())) >= 0;)
-            s.sentinels.push_back(id);
+        std::map<std::string, int> names;
+        for (const AddedToken& a : v.added) names[v.name(a)] = a.id;
+        auto sentinel = [&] { return names.find(formatted("<extra_id_%zu>", s.sentinels.size())); };
+        for (auto found = sentinel(); found != names.end(); found = sentinel()) s.sentinels.push_back(found->second);
         TRY(s.size_spans());
         return s;
     }
@@ -101,7 +99,7 @@ Result<Seq2Seq> Seq2Seq::make(const Seq2SeqOptions& options, const Tokenizer& to
     return s;
 }
 
-int Seq2Seq::width() const { return o.kind == Seq2SeqKind::pairs ? o.source_S + o.S : text; }
+int Seq2Seq::width() const { return o.kind == Seq2SeqKind::pairs ? std::max(o.source_S, o.S) : text; }
 int64_t Seq2Seq::targets(int64_t n, int64_t given) const { return o.kind == Seq2SeqKind::pairs ? given : n * o.S; }
 
 // ---- T5 -----------------------------------------------------------------------------------------
@@ -199,10 +197,8 @@ SequencePair Seq2Seq::pair(int64_t number, const int* tokens, const int* targets
                            const std::vector<Text>& texts) const {
     if (o.kind == Seq2SeqKind::span_corruption) return corrupt_spans(number, tokens);
     if (o.kind == Seq2SeqKind::infilling) return infill(number, tokens);
-    CHECK(texts.size() >= 2);
-    const int n = texts[1].from;    // padding or the target begins there
-    const int* end = std::find(targets + o.source_S, targets + width(), -1);
-    return {{tokens, tokens + n}, {targets + o.source_S, end}};
+    const int n = texts.size() > 1 ? texts[1].from : width();    // the source's padding begins there
+    return {{tokens, tokens + n}, {targets, std::find(targets, targets + width(), -1)}};
 }
 
 Seq2SeqBatch Seq2Seq::batch(int64_t first, const int* tokens, const int* targets,

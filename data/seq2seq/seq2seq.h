@@ -1,7 +1,7 @@
 // seq2seq.h - what an encoder-decoder learns from: pairs of a source and a target, read from lines
 // (pairs_file.h) or made from text by corrupting it; rows of the loader come in, batches go out.
 //
-//   pairs             row: source, decoder input and targets, each padded to its limit
+//   pairs             row: a source as tokens, its target as targets
 //   span_corruption   row: text. Spans of it become sentinels <extra_id_0>, <extra_id_1>, ...; the
 //                     target is each sentinel and its span (T5: Raffel et al. 2020, section 3.1.4)
 //   infilling         row: text. Spans become one mask token each, sentences are permuted; the
