@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "data/mixture.h"
+#include "data/seq2seq/length_groups.h"
 
 // A Feistel network with philox as round function permutes [0, 2^bits), where 2^bits < 2n. It is
 // applied again while the result is outside [0, n) (cycle walking: Black & Rogaway 2002), on
@@ -39,8 +40,9 @@ struct Loader::State {
     LoaderConfig c;
     std::shared_ptr<const SampleSource> source;
     MixtureOrder order;
-    int64_t epoch = 0;    // samples per epoch, limited by max_tokens
-    Position at;          // start of the batch that next() returns
+    std::unique_ptr<LengthGroups> groups;    // null: the samples come as `ordered` has them
+    int64_t epoch = 0;                       // samples per epoch, limited by max_tokens
+    Position at;                             // start of the batch that next() returns
 
     // Shared with the reader thread, which reads batch `made`. The ring holds batches [taken,
     // made).
@@ -56,7 +58,8 @@ struct Loader::State {
     std::jthread reader;    // last: stops before the other members are destroyed
 
     Position normal(Position p) const { return {p.epoch + p.index / epoch, p.index % epoch}; }
-    int64_t sample_at(Position order_pos) const {
+    int64_t sample_at(Position p) const { return groups ? groups->at(p.epoch, p.index) : ordered(p); }
+    int64_t ordered(Position order_pos) const {
         if (c.shuffle) return order.at(order_pos.epoch * epoch + order_pos.index);
         return int64_t(__int128(order_pos.index) * source->samples() / epoch);
     }
@@ -106,6 +109,13 @@ Result<Loader> Loader::open(std::shared_ptr<const SampleSource> source, const Lo
     CHECK(all > 0, "no samples");
     s.epoch = c.max_tokens ? std::min(all, ceil_div(c.max_tokens, c.S)) : all;
     s.order = MixtureOrder(s.source->parts(), c.seed);
+    if (c.group > 0)
+        s.groups = std::make_unique<LengthGroups>(
+            c.group, s.epoch, c.seed, c.shuffle,
+            [&s](int64_t e, int64_t i) {
+                return s.ordered({e, i});
+            },
+            [&s](int64_t sample) { return s.source->length(sample); });
     const size_t positions = size_t(c.B) * size_t(c.S);
     for (State::Batch& batch : s.ring) {
         batch.tokens.resize(positions), batch.targets.resize(positions);

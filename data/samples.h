@@ -19,10 +19,11 @@ class SampleSource {
   public:
     virtual ~SampleSource() = default;
     virtual int64_t samples() const = 0;
-    virtual int64_t tokens() const = 0;                   // tokens in all
-    virtual int64_t targets(int64_t sample) const = 0;    // positions of a sample that have a target
-    virtual uint64_t fingerprint() const = 0;             // changes whenever a sample's tokens or targets may
-    virtual std::string text() const = 0;                 // "2.1M tokens in 3 shards, 120 windows of 128"
+    virtual int64_t tokens() const = 0;                    // tokens in all
+    virtual int64_t targets(int64_t sample) const = 0;     // positions of a sample that have a target
+    virtual int64_t length(int64_t) const { return 0; }    // LoaderConfig::group sorts by it
+    virtual uint64_t fingerprint() const = 0;              // changes whenever a sample's tokens or targets may
+    virtual std::string text() const = 0;                  // "2.1M tokens in 3 shards, 120 windows of 128"
     // Reads a sample: `tokens` and `targets` (S), where -1 is no target, and the texts in it, which
     // do not attend to each other. May be called by several threads.
     virtual Status read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const = 0;

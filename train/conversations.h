@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "infer/chat/chat_encoder.h"
-#include "train/json_lines.h"
+#include "data/documents/json_lines.h"
 
 // Values of --train-on: name, and what is learnt, for people.
 struct TrainOnRow {

@@ -1,7 +1,7 @@
 // labels.h - `flatgpt train --labels`: a classifier's texts as samples, and its loss.
 #pragma once
 #include "infer/eval/labels.h"
-#include "train/json_lines.h"
+#include "data/documents/json_lines.h"
 #include "train/train.h"
 
 // A text for each sample, padded to S tokens.

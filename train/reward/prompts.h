@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "infer/chat/chat_encoder.h"
-#include "train/json_lines.h"
+#include "data/documents/json_lines.h"
 
 struct PromptLine {
     std::string prompt;      // JSON text
