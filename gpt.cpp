@@ -136,6 +136,10 @@ Branch Gpt::ffn_branch(int l) const {
             .dropout = dropout(DropoutSite::ffn, l)};
 }
 
+NormStep Gpt::norm_of_embeddings() const {
+    const NormStep::Kind kind = c.embed_norm ? NormStep::Kind::norm : NormStep::Kind::none;
+    return {kind, c.norm_of(), w.lnew, w.lneb, mean_e, rstd_e};
+}
 HeadStep Gpt::head_step() const {
     const NormStep::Kind kind = c.transform == HeadTransform::norm ? NormStep::Kind::norm : NormStep::Kind::none;
     return {.p = {w.transformw, w.transformb},
@@ -177,8 +181,7 @@ void Gpt::embed_tokens(Activation* to, const int* tok, const int* pos) {
     op.embedding_forward(x, tok, w.wte, positions, B, S, E, pos);
     segments_forward(op, x, x_last, batch.segment(), w.segw, B, S, E);
     scale_and_drop(op, x, c.embed_scale, int64_t(N) * E, {});
-    const NormStep norm = {NormStep::Kind::norm, c.norm_of(), w.lnew, w.lneb, mean_e, rstd_e};
-    if (c.embed_norm) norm_project(op, to, embedded_normed, x, norm, {w.embed_projw, w.embed_projb}, N, E, c.C);
+    norm_project(op, to, embedded_normed, x, norm_of_embeddings(), {w.embed_projw, w.embed_projb}, N, E, c.C);
 }
 
 void Gpt::embed_forward(const KvCache* cache) {
@@ -523,14 +526,9 @@ void Gpt::embed_backward() {
     scale_and_drop(op, dx, 1, n, dropout(DropoutSite::embeddings));
     Activation* d = smear_backward(op, dt, dw.smearw, dw.smear_lambda, dx, unsmeared, w.smearw, w.smear_lambda, B, S, C,
                                    text_positions());
-    if (c.embed_norm) {
-        d = project_backward(op, d == dx ? dt : dx, store.into(dw.embed_projw), dw.embed_projb, d, embedded_normed,
-                             w.embed_projw, N, E, C);
-        Activation* const to = d == dx ? dt : dx;
-        op.zero(to, op.bytes(to, int64_t(N) * E));
-        op.norm_backward(to, dw.lnew, dw.lneb, d, embedded, w.lnew, mean_e, rstd_e, c.norm_of(), N, E);
-        d = to;
-    }
+    const NormProjectGradients to = {store.into(dw.embed_projw), dw.embed_projb, dw.lnew, dw.lneb};
+    d = norm_project_backward(op, d, d == dx ? dt : dx, to, embedded, embedded_normed, norm_of_embeddings(),
+                              w.embed_projw, N, E, C);
     scale_and_drop(op, d, c.embed_scale, int64_t(N) * E, {});
     Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * E) : nullptr;
     op.embedding_backward(dw.wte, dwpe, d, batch.tok(), B, S, E, c.V, text_positions());

@@ -148,6 +148,7 @@ struct Gpt {
     Dropout dropout(DropoutSite where, int l = 0) const;
     const int* text_positions() const { return pass.spans ? batch.pos() : nullptr; }
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
+    NormStep norm_of_embeddings() const;
     HeadStep head_step() const;
     const Parameter* head_weights() const { return c.reads_wte() ? w.wte : w.headw; }
     ProductWeights product(Adapter::Product which, int l) const;

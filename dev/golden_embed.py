@@ -4,23 +4,57 @@
     python3 -m venv V && V/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
     V/bin/pip install sentence-transformers && V/bin/python dev/golden_embed.py
 
-The models are those of test/golden/eval (dev/golden_eval.py). `mean2` is the first 8 numbers of the mean, not normalised.
+The models are those of test/golden/eval (dev/golden_eval.py), and a tiny random BERT with a WordPiece tokenizer, which this
+script writes to test/golden/eval/bert as sentence-transformers saves it, with max_seq_length 16. `mean2` is the first 8 numbers of the mean, not normalised.
 """
 import json
 import pathlib
+import shutil
+import string
+import tempfile
 
+import torch
+import transformers
 from sentence_transformers import SentenceTransformer, models
+
+from golden_families import noisy
 
 GOLDEN = pathlib.Path("test/golden/eval")
 TEXTS = ["The cat sat on the mat.", "a", "It is a truth universally acknowledged, that a single man in possession",
          "na\u00efve caf\u00e9", "def f(x): return x", "1 2 3"]
 POOLINGS = {"mean": "mean", "first": "cls", "last": "lasttoken"}
 
+
+
+def bert():
+    """A model whose vocabulary has characters and some pieces of words."""
+    words = ["the", "cat", "sat", "on", "mat", "it", "is", "truth", "single", "man", "##ing", "##ed", "##ly", "uni", "##vers"]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + list(string.ascii_lowercase + string.digits + ".,():")
+    vocabulary += ["##" + c for c in string.ascii_lowercase + string.digits] + words
+    directory = tempfile.mkdtemp()
+    pathlib.Path(directory + "/vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(directory)
+    config = transformers.BertConfig(vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                                     intermediate_size=48, max_position_embeddings=24)
+    torch.manual_seed(1)
+    model = transformers.BertModel(config)
+    noisy(model, 1)
+    model.save_pretrained(directory), tokenizer.save_pretrained(directory)
+    transformer = models.Transformer(directory, max_seq_length=16)
+    whole = SentenceTransformer(modules=[transformer, models.Pooling(32, "cls"), models.Normalize()], device="cpu")
+    shutil.rmtree(GOLDEN / "bert", ignore_errors=True)
+    whole.bfloat16().save(str(GOLDEN / "bert"))
+    for name in ("README.md", "vocab.txt", ".gitattributes"):
+        (GOLDEN / "bert" / name).unlink(missing_ok=True)
+
+
+bert()
 found = {"texts": TEXTS}
-for name in ("gpt2", "llama"):
+for name in ("gpt2", "llama", "bert"):
     transformer = models.Transformer(str(GOLDEN / name))
     tokenizer = transformer.tokenizer
-    tokenizer.pad_token, tokenizer.padding_side, tokenizer.chat_template = tokenizer.eos_token, "right", None
+    if name != "bert":
+        tokenizer.pad_token, tokenizer.padding_side, tokenizer.chat_template = tokenizer.eos_token, "right", None
     found[name] = {}
     for ours, theirs in POOLINGS.items():
         pooling = models.Pooling(transformer.get_embedding_dimension(), theirs)

@@ -2,7 +2,8 @@
 """Writes test/golden/encoders: tiny random encoders by transformers, and what they compute.
 
 Usage: golden_encoders.py [OUT [NAME...]].  Needs torch, transformers. Run with transformers 5.24.
-NAME/config.json, model.safetensors: as save_pretrained writes them, weights in bf16. NAME/expected.safetensors: tokens,
+NAME/config.json, model.safetensors: as save_pretrained writes them, weights in bf16. NAME/expected.safetensors, which
+is computed in double: tokens,
 segments (B,S); lengths (B): what follows is padding; hidden (B,S,C): the last states; logits (B,S,outputs), of a
 classifier of texts (B,outputs); target (B,S), -100: none; loss; grad.NAME: its gradients.
 """
@@ -56,14 +57,14 @@ MODELS = {
 def make(kind, head, fields):
     config = transformers.AutoConfig.for_model(kind, **fields)
     auto = getattr(transformers, "AutoModelFor" + head if head else "AutoModel")
-    return auto.from_config(config, attn_implementation="eager").float().eval()
+    return auto.from_config(config, attn_implementation="sdpa").double().eval()
 
 
 def targets_of(head, model, mask, g):
     """Targets at some positions of a text; a classifier of texts has one, at its first position."""
     shape, outputs = mask.shape, getattr(model.config, "num_labels", 0)
     if head == TEXTS:
-        first = torch.randn(shape[0], generator=g) if outputs == 1 else torch.randint(0, outputs, shape[:1], generator=g)
+        first = torch.randn(shape[0], generator=g).double() if outputs == 1 else torch.randint(0, outputs, shape[:1], generator=g)
         target = torch.full(shape, -100.0)
         target[:, 0] = first
         return target, first
@@ -90,7 +91,7 @@ def expected(model, head, tokens, segments, mask, g):
         found |= {"logits": out.logits.detach(), "loss": out.loss.detach().reshape(1)}
         grads = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()}
         found |= {"grad." + n: g for n, g in in_files(model, grads).items()}
-    return {k: v.clone().contiguous() for k, v in found.items()}
+    return {k: v.float().contiguous() for k, v in found.items()}
 
 
 def main():

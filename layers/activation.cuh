@@ -45,8 +45,8 @@ template <Act A> __device__ inline Activated activate(float x) {
         const Gate g = sigmoid(x);
         return {x * g.s, g.s + x * g.slope};
     } else if constexpr (A == Act::tanh) {
-        const float t = tanhf(x);
-        return {t, 1 - t * t};
+        const float e = expf(-2 * fabsf(x)), inverse = 1 / (1 + e);
+        return {tanhf(x), 4 * e * inverse * inverse};
     } else {
         const float positive = x <= 0 ? 0 : x, on = x <= 0 ? 0 : 1;    // NaN stays NaN
         return A == Act::relu ? Activated{positive, on} : Activated{positive * positive, 2 * positive};

@@ -358,19 +358,32 @@ inline void segments_backward(const Table& op, Gradient* dtable, const Activatio
                               int C, int rows) {
     if (dtable) op.embedding_backward(dtable, nullptr, dx, segment, B, S, C, rows, nullptr);
 }
-// y (N,C) = norm(x) w^T + b, or norm(x) without w.     x, normed (N,E)
+// y (N,C) = norm(x) w^T + b, or norm(x) without w. Without a norm, y is x, and nothing is done.
+// x, normed (N,E)
 inline void norm_project(const Table& op, Activation* y, Input* normed, const Activation* x, const NormStep& n,
                          const ProductWeights& p, int N, int E, int C) {
+    if (n.kind == NormStep::Kind::none) return;
     if (!p.w) return op.stream_norm_forward(y, n.mean, n.rstd, x, n.w, n.b, n.norm, N, E);
     norm_forward(op, normed, x, n, N, E);
     op.linear_forward(y, normed, p.w, p.b, nullptr, N, E, C, {});
 }
-// Returns the gradient of the product's input: dx (N,E), or dy (N,C) for models without w.
-inline Activation* project_backward(const Table& op, Activation* dx, GradTarget<Gradient> dw, Gradient* db,
-                                    Activation* dy, const Input* x, const Parameter* w, int N, int E, int C) {
-    if (!w) return dy;
-    op.linear_backward(dx, dw, db, dy, x, w, N, E, C, {});
-    return dx;
+struct NormProjectGradients {
+    GradTarget<Gradient> w;
+    Gradient *b, *norm_w, *norm_b;
+};
+// Backward pass of norm_project: returns the gradient of x (N,E), given dy (N,C), in one of the
+// arrays dy and other, which are both overwritten.
+inline Activation* norm_project_backward(const Table& op, Activation* dy, Activation* other,
+                                         const NormProjectGradients& d, const Activation* x, const Input* normed,
+                                         const NormStep& n, const Parameter* w, int N, int E, int C) {
+    if (n.kind == NormStep::Kind::none) return dy;
+    if (w) {
+        op.linear_backward(other, d.w, d.b, dy, normed, w, N, E, C, {});
+        std::swap(dy, other);
+    }
+    op.zero(other, op.bytes(other, int64_t(N) * E));
+    norm_backward(op, other, d.norm_w, d.norm_b, dy, x, n, N, E);
+    return other;
 }
 // y = norm(act(x w^T + b)); norm.kind none: without the norm.
 struct HeadStep {

@@ -154,7 +154,7 @@ static bool chosen(const GroupRule& rule, const Config& c, const Tensor& t) {
     switch (rule.which) {
         case GroupRule::Which::named: return tensor_named(rule.pattern, t);
         case GroupRule::Which::embeddings: return t.lookup || t.name == "wpe" || t.name == "relw";
-        case GroupRule::Which::head: return t.name == (c.tied ? "wte" : "headw");
+        case GroupRule::Which::head: return t.name == (c.reads_wte() ? "wte" : "headw");
         case GroupRule::Which::scalars: return t.vector || t.gate;
     }
     return false;

@@ -192,7 +192,7 @@ TEST_CASE("family config: what flatgpt lacks is refused by name") {
             "one object for all");
     refused(smallest("olmo3", {{"rope_parameters", {{"rope_theta", 1e4}}}}), "objects full_attention and");
     refused(smallest("llama", {{"quantization_config", {{"bits", 4}}}}), "quantization_config");
-    refused(smallest("llama", {{"hidden_act", "tanh"}}), "hidden_act: expected gelu_new or");
+    refused(smallest("llama", {{"hidden_act", "sigmoid"}}), "hidden_act: expected gelu_new or");
     refused(smallest("llama", {{"attention_bias", 1}}), "attention_bias: expected true or false, found 1");
     refused(smallest("llama", {{"num_key_value_heads", 3}}), "kv heads (3)");
     refused(smallest("olmo", {{"clip_qkv", 8.0}}), "clip_qkv: flatgpt runs only models where it is null");

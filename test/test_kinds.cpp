@@ -28,7 +28,8 @@ TEST_CASE("kinds: the cpu tables agree with the reference") {
         CAPTURE(std::string(kind.name));
         // Rounding to bf16 may move ReLU's input across 0, where its slope jumps: 5.7e-2 seen.
         const bool kink = kind.c.activation == Act::relu || kind.c.activation == Act::relu2;
-        check_cpu_model(kind.c, kink ? 8 : 3);
+        // A transform without a norm passes on the states' rounding: 4.4e-2 seen.
+        check_cpu_model(kind.c, kink ? 8 : kind.c.transform == HeadTransform::dense ? 5 : 3);
     }
 }
 

@@ -51,7 +51,7 @@ TEST_CASE("labels: a file's classes and kind; what is wrong in it is named") {
     const LabelledFile apart = read("{\"text\": [\"a\", \"b\"], \"labels\": [\"X\", \"O\"]}\n").value;
     CHECK((apart.kind == HeadKind::positions && apart.classes.size() == 2));
     refused("", "found none");
-    refused("[1]\n", "label");
+    refused("[1]\n", "expected a JSON object");
     refused("{\"text\": \"a\"}\n", "label");
     refused("{\"text\": 3, \"label\": 1}\n", "text");
     refused("{\"text\": \"a\", \"label\": null}\n", "label");

@@ -150,17 +150,17 @@ Status Trainer::choose_optimizer() {
     typedef GroupRule::Which Which;
     plan.groups = {{Which::embeddings, "", float(o.lr_embedding), float(o.decay_embedding)},
                    {Which::scalars, "", float(o.lr_scalars), float(o.decay_scalars)}};
-    if (config.tied && (o.lr_head != 1 || o.decay_head != 1))
+    if (config.reads_wte() && (o.lr_head != 1 || o.decay_head != 1))
         return fail(Exit::usage,
                     "--lr-head, --weight-decay-head: the model's head has the embeddings' weights; give "
                     "--lr-embedding, --weight-decay-embedding");
     plan.mup_base = o.mup_base;
-    if (o.mup_base && config.tied)
+    if (o.mup_base && config.reads_wte())
         return fail(
             Exit::usage,
             "--mup-base: it needs a head with weights of its own, whose initial size and rate follow the width: "
             "--tied false");
-    if (!config.tied) plan.groups.push_back({Which::head, "", float(o.lr_head), float(o.decay_head)});
+    if (!config.reads_wte()) plan.groups.push_back({Which::head, "", float(o.lr_head), float(o.decay_head)});
     if (o.lora_plus != 1) plan.groups.push_back({Which::named, "*_b", float(o.lora_plus), {}});
     for (const std::string& rule : split(o.group_rules, ' '))
         if (!rule.empty()) plan.groups.push_back(TRY(group_rule(rule)));

@@ -16,7 +16,7 @@ namespace {
 Result<nlohmann::json> read_json(const std::string& path) {
     std::error_code none;
     if (!std::filesystem::exists(path, none)) return nlohmann::json();
-    return json_parse(TRY(read_file(path, 1 << 20)), path, 8);
+    return json_parse(TRY(read_file(path, 16 << 20)), path, 8);
 }
 Result<Pooling> read_pooling(const std::string& path, const nlohmann::json& j) {
     if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", path.c_str());
@@ -57,6 +57,11 @@ Result<SentenceConfig> sentence_config(const std::string& directory) {
         const JsonFields f{j, settings};
         if (f.has("max_seq_length")) TRY(f.get("max_seq_length", &config.longest, 1, 1 << 30));
     }
+    // sentence-transformers 6 writes it as the tokenizer's, which may be 1e30: unlimited.
+    const nlohmann::json tokenizer = TRY(read_json(directory + "/tokenizer_config.json"));
+    if (const char* key = "model_max_length"; !config.longest && config.pooling && tokenizer.is_object() &&
+                                              tokenizer.contains(key) && tokenizer[key].is_number_integer())
+        config.longest = int(std::clamp<int64_t>(tokenizer[key].get<int64_t>(), 0, 1 << 30));
     return config;
 }
 

@@ -16,7 +16,8 @@ struct SentenceConfig {
     std::optional<Pooling> pooling;
     int longest = 0;    // tokens of a text, with those around it; 0: not given
 };
-// Reads 1_Pooling/config.json and, for max_seq_length, sentence_bert_config.json, where they exist.
+// Reads 1_Pooling/config.json and, for max_seq_length, sentence_bert_config.json, where they exist;
+// without it, beside a pooling, tokenizer_config.json's model_max_length.
 // Exit 3: a file is damaged, the pooling is another one, or modules.json lists a module besides
 // Transformer, Pooling and Normalize.
 Result<SentenceConfig> sentence_config(const std::string& directory);

@@ -226,7 +226,7 @@ LabelScores scores_of(const std::vector<double>& found, const std::vector<double
 }
 
 namespace {
-// The logits of all positions of the last pass, whose targets are not NO_VALUE, go to visit(n, logits).
+// Calls visit(n, logits) for each position n of the last pass that has a target.
 template <class Visit> void each_logits(Model& g, const std::vector<int>& targets, Visit visit) {
     const int N = int(targets.size()), width = g.c.padded_outputs();
     std::vector<char> raw(size_t(g.op.bytes(g.head, int64_t(g.head_rows) * width)));

@@ -28,6 +28,7 @@ template <Isa isa, Tiles tiles> struct PackedOps {
 
     static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S, int C,
                                   const int* pos) {
+        if (!wte->count) return own().embedding_forward(x, tok, wte->floats, floats(wpe), B, S, C, pos);    // segments
         each_chunk(B * S, [&](int64_t n, int) {
             float* out = x + n * C;
             unpack_row(*wte, C, tok[n], out);

@@ -3,7 +3,6 @@
 #pragma once
 #include "gelu.h"
 #include "layers/normal.h"
-#include "tanh.h"
 
 namespace ISA {
 // Phi(x) as in normal.h. x is clamped to [-13, 13]: beyond, the tail is below 1e-38.
@@ -40,8 +39,10 @@ template <Act act> INLINE Curve curve(vf x) {
         return {x * g.s, g.s + x * g.slope};
     }
     if constexpr (act == Act::tanh) {
-        const vf t = tanh(x);
-        return {t, 1 - t * t};
+        // e = e^2x, m = e - 1: tanh = m / (e + 1), and its slope 4 e / (e + 1)^2 keeps all digits.
+        const Power p = power_of_two(max(set1(-40), min(set1(40), x)) * (2 * LOG2E));
+        const vf m = p.whole * p.rest + (p.whole - 1), e = p.whole * p.rest + p.whole;
+        return {m / (m + 2), 4 * (e / (m + 2)) / (m + 2)};
     }
     const vf r = max(set1(0), x);    // NaN stays NaN
     if constexpr (act == Act::relu) return {r, x > 0 ? set1(1) : vf{}};

@@ -92,9 +92,10 @@ struct Family {
     };
     std::vector<Name> names = {};
     std::vector<Name> encoder_names = {};    // an encoder's tensors, if the family's kinds have one
-    // A class of transformers with its head: the fields of Config, and the tensors' names, which come
-    // before those of `names`. The first row whose kind is the model's is written, and the first row
-    // of all is meant by a file without `architectures`. No rows: `architecture` is the only class.
+    // A class of transformers with its head: the fields of Config, and the tensors' names, which
+    // come before those of `names`. The first row whose kind is the model's is written, and the
+    // first row of all is meant by a file without `architectures`. No rows: `architecture` is the
+    // only class.
     struct Head {
         const char* architecture;
         HeadKind kind;
