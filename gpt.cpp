@@ -42,15 +42,6 @@ Heads Gpt::heads(int l) const {
     return h;
 }
 
-// Attention to the encoder's output: a query attends to the source of its sequence.
-Heads Gpt::cross_heads(int l) const {
-    Heads h = c.cross_heads(encoder->pass.S);
-    h.keys = batch.source_keys();
-    h.queries = batch.source_queries();
-    h.dropout = dropout(DropoutSite::cross_probabilities, l);
-    return h;
-}
-
 NormStep Gpt::norm1(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -64,11 +55,6 @@ NormStep Gpt::norm2(int l) const {
                                 : c.pre_norm()              ? NormStep::Kind::norm
                                                             : NormStep::Kind::none;
     return {kind, c.norm_of(), p.ln2w, p.ln2b, t.mean2, t.rstd2};
-}
-NormStep Gpt::norm_cross(int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    return {c.pre_norm() ? NormStep::Kind::norm : NormStep::Kind::none, c.norm_of(), p.lncw, p.lncb, t.meanc, t.rstdc};
 }
 FfnStep Gpt::ffn(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
@@ -103,6 +89,34 @@ Branch Gpt::attention_branch(int l) const {
             .norm_of_sum = c.sum_norm(),
             .scale = c.branch_scale,
             .dropout = dropout(DropoutSite::attention, l)};
+}
+CrossStep Gpt::cross_step(int l, const KvCache* cache) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    Heads h = c.cross_heads(!encoder ? 0 : cache ? cache->source.positions : encoder->pass.S);
+    h.keys = cache ? nullptr : batch.source_keys();
+    h.queries = cache ? nullptr : batch.source_queries();
+    h.dropout = dropout(DropoutSite::cross_probabilities, l);
+    const NormStep::Kind kind = c.pre_norm() ? NormStep::Kind::norm : NormStep::Kind::none;
+    return {.exists = encoder != nullptr,
+            .norm = {encoder ? kind : NormStep::Kind::shared, c.norm_of(), p.lncw, p.lncb, t.meanc, t.rstdc},
+            .q = {p.cross_qw, p.cross_qb},
+            .kv = {p.cross_kvw, p.cross_kvb},
+            .precision = precision_of(l),
+            .h = h,
+            .B = pass.B,
+            .S = pass.S,
+            .C = c.C,
+            .x = t.x2,
+            .normed = t.lnc,
+            .queries = t.cross_q,
+            .source = encoder ? encoder->lnf : nullptr,
+            .sources = encoder ? encoder->pass.B * encoder->pass.S : 0,
+            .keys = t.cross_kv,
+            .y = t.cross_y,
+            .lse = t.cross_lse,
+            .cache = cache ? &cache->source.layers[size_t(l)] : nullptr,
+            .last = cache ? cache->source.last : nullptr};
 }
 Branch Gpt::cross_branch(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
@@ -220,11 +234,9 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
     // Output projection and residual.
     branch_add(op, t.x2, t.x, attention_branch(l), N, C);
 
-    // Cross-attention branch, with its output projection and residual.
-    if (encoder) {
-        cross_attention(l, cache);
-        branch_add(op, t.x3, t.x2, cross_branch(l), N, C);
-    }
+    // Cross-attention branch, with its output projection and residual: attention to an encoder.
+    cross_attention_forward(op, cross_step(l, encoder ? cache : nullptr));
+    branch_add(op, encoder ? t.x3 : nullptr, t.x2, cross_branch(l), N, C);
 
     // Feed-forward branch: norm, then a dense ffn, experts, or both.
     const Activation* x = c.parallel == Parallel::none ? t.x3 : t.x;
@@ -256,25 +268,6 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     // prefix, and replaces the cache's causal result.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.qkv_rot, B, S, h);
     if (after_attention) after_attention(l);
-}
-// Attention to the encoder's output (Vaswani et al. 2017, section 3.2.3): norm and queries; keys and
-// values of the whole source, which in generation are already in the cache.
-void Gpt::cross_attention(int l, KvCache* cache) {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    const int B = pass.B, S = pass.S, C = c.C, width = c.attention_width();
-    norm_linear(op, t.cross_q, t.lnc, t.x2, norm_cross(l), {p.cross_qw, p.cross_qb}, B * S, C, width, precision_of(l),
-                !cache);
-    if (cache)
-        return op.cross_attention_cached(t.cross_y, t.cross_q, cache->source.layer(l), B, S, cache->source.last,
-                                         c.cross_heads(cache->source.positions));
-    source_keys(l);
-    op.cross_attention_forward(t.cross_y, t.cross_lse, t.cross_q, t.cross_kv, B, S, cross_heads(l));
-}
-void Gpt::source_keys(int l) {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    op.linear_forward(a[size_t(l)].cross_kv, encoder->lnf, p.cross_kvw, p.cross_kvb, nullptr,
-                      encoder->pass.B * encoder->pass.S, c.C, 2 * c.NKV * c.HS, precision_of(l));
 }
 // Linear attention: y_t = q_t S_t with S_t = a_t S_(t-1) + k_t v_t^T (layers/ops.h).
 void Gpt::linear_attention(int l, KvCache* cache) {
@@ -376,7 +369,7 @@ void Gpt::loss(bool train, float scale, int terms) {
 void Gpt::backward(bool last) {
     const int64_t n = int64_t(pass.B) * pass.S * c.C;
     store.gradients_begin(first_bucket + c.L - 1);
-    if (encoder) op.zero(encoder->dt, op.bytes(dt, int64_t(encoder->pass.B) * encoder->pass.S * c.C));
+    clear_gradient(op, encoder ? encoder->dt : nullptr, encoder ? int64_t(encoder->pass.B) * encoder->pass.S * c.C : 0);
     relative_bias_clear(op, dbias, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
     if (c.sum_norm()) {
         op.copy(dx, dt, op.bytes(dx, n));
@@ -398,8 +391,7 @@ void Gpt::backward(bool last) {
         store.gradients_done(first_bucket + l, last);
     }
     if (lowest < 0) embed_backward();
-    if (encoder) return encoder->backward(last);    // it ends with the common embeddings
-    store.gradients_done(0, last);
+    encoder ? encoder->backward(last) : store.gradients_done(0, last);    // the embeddings are common
 }
 
 // Computes the activations of block l that plan.recompute did not keep.
@@ -416,7 +408,7 @@ void Gpt::recompute(int l) {
     if (c.rope(l).norms())
         op.rope_forward(t.qkv_rot, t.qk_rstd, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], B, S, nullptr, c.heads(l),
                         c.rope(l));
-    if (encoder) norm_forward(op, t.lnc, t.x2, norm_cross(l), N, c.C);
+    norm_forward(op, t.lnc, t.x2, cross_step(l, nullptr).norm, N, c.C);
     norm_forward(op, t.ln2, c.parallel == Parallel::none ? t.x3 : t.x, norm2(l), N, c.C);
     ffn_activate(op, ffn(l), N);
     if (c.has_experts(l))
@@ -446,7 +438,7 @@ void Gpt::block_backward(int l) {
     ffn_backward(op, dffn_in, to, dy, t.ln2, ffn(l), N);
     if (c.has_experts(l)) experts_backward(l, dffn_in, dy);
     if (c.parallel == Parallel::none) norm_backward(op, dx, d.ln2w, d.ln2b, dt, t.x3, norm2(l), N, C);
-    if (encoder) cross_backward(l);
+    cross_attention_backward(op, {dx, dbranch, dt}, cross_gradients(l), cross_step(l, nullptr), cross_branch(l));
 
     // Attention branch: residual and output projection, attention, RoPE, qkv projection.
     dy = branch_backward(op, {dx, dbranch, dt}, d.post1w, d.post1b, attention_branch(l), N, C);
@@ -472,23 +464,20 @@ void Gpt::block_backward(int l) {
     residual_mix_backward(op, dx, dx0, dw.residw, dw.x0w, t.in, x0, w.residw, w.x0w, l, 1, int64_t(N) * C);
 }
 
-// Cross-attention branch: residual and output projection, attention, queries and norm; keys and
-// values, whose gradient is added to that of the encoder's output.
-void Gpt::cross_backward(int l) {
-    const Block<Parameter>& p = w.block[size_t(l)];
+CrossGradients Gpt::cross_gradients(int l) const {
     const Block<Gradient>& d = dw.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    const Precision precision = precision_of(l);
-    const int B = pass.B, S = pass.S, C = c.C, N = B * S, width = c.attention_width(), kv = 2 * c.NKV * c.HS;
-    const Activation* dy = branch_backward(op, {dx, dbranch, dt}, d.postcw, d.postcb, cross_branch(l), N, C);
-    op.linear_backward(dt, store.into(d.cross_projw), d.cross_projb, dy, t.cross_y, p.cross_projw, N, width, C,
-                       precision);
-    op.cross_attention_backward(dqkv_or_dup, dcross_kv, dt, t.cross_y, t.cross_q, t.cross_kv, t.cross_lse, B, S,
-                                cross_heads(l));
-    op.linear_backward(dt, store.into(d.cross_qw), d.cross_qb, dqkv_or_dup, t.lnc, p.cross_qw, N, C, width, precision);
-    norm_backward(op, dx, d.lncw, d.lncb, dt, t.x2, norm_cross(l), N, C);
-    optional_linear_backward(op, encoder->dt, encoder->dx, store.into(d.cross_kvw), d.cross_kvb, dcross_kv,
-                             encoder->lnf, p.cross_kvw, encoder->pass.B * encoder->pass.S, C, kv);
+    return {.q = {store.into(d.cross_qw), d.cross_qb, {nullptr, false}, {nullptr, false}, nullptr},
+            .kv = {store.into(d.cross_kvw), d.cross_kvb, {nullptr, false}, {nullptr, false}, nullptr},
+            .proj = {store.into(d.cross_projw), d.cross_projb, {nullptr, false}, {nullptr, false}, nullptr},
+            .norm_w = d.lncw,
+            .norm_b = d.lncb,
+            .post_w = d.postcw,
+            .post_b = d.postcb,
+            .dqueries = dqkv_or_dup,
+            .dkeys = dcross_kv,
+            .dy = dt,
+            .dsource_part = encoder ? encoder->dx : nullptr,
+            .dsource = encoder ? encoder->dt : nullptr};
 }
 
 // Computes the experts' backward pass. Writes the gradient of the ffn's input to `to`. With a

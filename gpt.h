@@ -71,7 +71,7 @@ struct Gpt {
     void embed_tokens(Activation* to, const int* tok, const int* pos);
     void block_forward(int l, Activation* out, KvCache* cache, BlockPart part = BlockPart::whole);
     void final_norm();
-    void source_keys(int l);    // keys and values of the encoder's output
+    CrossStep cross_step(int l, const KvCache* cache) const;
     void head_forward(Activation* logits, const Input* x, int rows);
     void refresh_row_norms(int l);    // adapters' row norms, if the weights have changed since
     FfnStep ffn(int l) const;
@@ -156,18 +156,15 @@ struct Gpt {
     int lowest_trained_block() const;    // -1: the embeddings are trained, too; c.L: no block is
     NormStep norm1(int l) const;
     NormStep norm2(int l) const;
-    NormStep norm_cross(int l) const;
-    Heads cross_heads(int l) const;
     Branch attention_branch(int l) const;
     Branch cross_branch(int l) const;
+    CrossGradients cross_gradients(int l) const;
     Branch ffn_branch(int l) const;
     void softmax_attention(int l, KvCache* cache);
-    void cross_attention(int l, KvCache* cache);
     void linear_attention(int l, KvCache* cache);
     void experts_forward(int l, bool counts);
     void recompute(int l);
     void block_backward(int l);
-    void cross_backward(int l);
     void experts_backward(int l, Activation* to, const Activation* dy);
     void embed_backward();
 };

@@ -13,8 +13,9 @@
 #include "data/documents/special_flag.h"
 #include "files/json_write.h"
 #include "infer/decode/beam.h"
+#include "infer/decode/logprobs.h"
 #include "infer/eval/eval_command.h"
-#include "infer/sampling/json_schema.h"
+#include "infer/sampling/grammar_files.h"
 #include "infer/chat/interactive.h"
 #include "infer/eval/text_loss.h"
 
@@ -49,29 +50,6 @@ FlagGroup line_flags(const char* heading, const std::string& option, const std::
               .max = 1024,
               .needs = {option}}}};
 }
-struct GrammarFiles {
-    std::string grammar, json_schema;
-};
-FlagGroup grammar_flags(GrammarFiles& files) {
-    return {"Form of the text",
-            {},
-            {{.name = "--grammar",
-              .to = &files.grammar,
-              .help = "a file with a grammar (GBNF, llama.cpp's format): "
-                      "only what it allows is generated",
-              .excludes = {"--json-schema"}},
-             {"--json-schema", &files.json_schema,
-              "a file with a JSON Schema: only JSON that it allows is "
-              "generated"}}};
-}
-// Reads the grammar or the JSON schema of the options; null: neither was given.
-Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
-    if (!files.grammar.empty()) return Grammar::parse(TRY(read_file(files.grammar, 64 << 20)), files.grammar);
-    if (files.json_schema.empty()) return std::shared_ptr<const Grammar>();
-    const std::string schema = TRY(read_file(files.json_schema, 64 << 20));
-    return Grammar::parse(TRY(json_schema_grammar(schema, files.json_schema)), files.json_schema + ", as a grammar");
-}
-
 // Checks options that depend on the model's generation_config.json, which may set a penalty or
 // temperature 0.
 Status check_choices(const std::vector<std::string>& given, const Sampling& sampling) {
@@ -143,23 +121,6 @@ Status shorten(CacheFlags& cache, const Config& c, int context) {
         return fail(Exit::usage, "--context %d: the model's prompts attend in both directions; leave it out", context);
     if (!cache.positions) cache.positions = context;
     return {};
-}
-
-// Returns a token as JSON in the form of OpenAI's API.
-Json logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
-    const std::string_view text = tokenizer.token(t.id);
-    Json bytes = Json::list();
-    for (unsigned char c : text) bytes.add(c);
-    return Json::object("token", text, "id", t.id, "logprob", t.logprob, "bytes", std::move(bytes));
-}
-Json logprobs_json(const Sample& sample, const Tokenizer& tokenizer) {
-    Json all = Json::list();
-    for (const auto& t : sample.logprobs) {
-        Json top = Json::list();
-        for (size_t i = 1; i < t.size(); i++) top.add(logprob_json(t[i], tokenizer));
-        all.add(logprob_json(t[0], tokenizer).set("top_logprobs", top));
-    }
-    return Json::object("content", std::move(all));
 }
 
 // A sample as printed to standard output.
@@ -521,8 +482,8 @@ Command eval_command() {
           {.name = "--data",
            .to = &o->data,
            .help = "shards: a path, a glob pattern, or several separated by commas",
-           .excludes = {"--text", "--labels"},
-           .required_unless = {"--text", "--labels", "--needle", "--task"}},
+           .excludes = {"--text", "--labels", "--pairs"},
+           .required_unless = {"--text", "--labels", "--pairs", "--needle", "--task"}},
           {"--text", &o->text,
            "instead of shards: a file with a text on each line, or JSON lines; each is measured by "
            "itself, with --json also reported"},
@@ -530,6 +491,10 @@ Command eval_command() {
            .to = &o->labels,
            .help = "of a classifier: JSON lines as of train --labels; accuracy, F1 and others",
            .excludes = {"--text", "--task", NEEDLE}},
+          {.name = "--pairs",
+           .to = &o->pairs,
+           .help = "of an encoder-decoder: JSON lines with source and target; loss, BLEU and exact match",
+           .excludes = {"--text", "--task", "--labels", NEEDLE}},
           {.name = "--documents",
            .to = &o->documents,
            .help = "positions see only their own document, as in train "

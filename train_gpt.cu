@@ -103,13 +103,16 @@ Status Trainer::issue_update(int64_t first, bool last) {
     g.train.begin(all, uint64_t(o.seed), issued, positions);
     for (int i = 0; i < count; i++, first += int64_t(o.batch) * ranks.count()) {
         if (!loss->fill(i)) TRY(data.next(tokens.data(), targets.data(), &texts));
-        if (!needs_padding()) S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len);
+        if (!config.encoder_layers && !needs_padding())
+            S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len);
         sizes[issued % 2].positions += int64_t(o.batch) * S;
-        spans = {};
-        for (int b = 0; b < o.batch; b++)
-            objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
-                            &targets[size_t(b) * size_t(S)], S, S, &spans, texts[size_t(b / sequences())]);
-        g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
+        if (const int64_t own = first + int64_t(ranks.rank()) * o.batch; !loss->upload(own, &S)) {
+            spans = {};
+            for (int b = 0; b < o.batch; b++)
+                objective.apply(own + b, &tokens[size_t(b) * size_t(S)], &targets[size_t(b) * size_t(S)], S, S, &spans,
+                                texts[size_t(b / sequences())]);
+            g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
+        }
         g.forward(true);
         loss->batch(i, S, all);
         g.backward(i + 1 == count);

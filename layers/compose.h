@@ -324,6 +324,62 @@ inline const Activation* branch_backward(const Table& op, ResidualGradients d, G
     return d.branch;
 }
 
+// ---- attention to an encoder's output -----------------------------------------------------------
+
+// Cross-attention of a decoder's block (Vaswani et al. 2017, section 3.2.3): norm and queries of
+// the stream, keys and values of the source. In generation these are already in the cache.
+struct CrossStep {
+    bool exists;    // false: the model has no encoder; the functions here do nothing
+    NormStep norm;
+    ProductWeights q, kv;
+    Precision precision;
+    Heads h;
+    int B, S, C;
+    const Activation* x;    // (B*S,C): the residual stream
+    Input* normed;          // (B*S,C)
+    Activation* queries;    // (B*S,NH*HS)
+    const Input* source;    // (sources,C): the encoder's output
+    int sources;            // positions of all sequences
+    Activation* keys;       // (sources,2*NKV*HS)
+    Input* y;               // (B*S,NH*HS)
+    float* lse;             // (B,NH,S)
+    const Pages* cache;     // null: no generation
+    const int* last;        // (B,S): last position of the cache's keys
+};
+inline void cross_keys(const Table& op, const CrossStep& s) {
+    op.linear_forward(s.keys, s.source, s.kv.w, s.kv.b, nullptr, s.sources, s.C, s.h.kv_row(), s.precision);
+}
+inline void cross_attention_forward(const Table& op, const CrossStep& s) {
+    if (!s.exists) return;
+    const int N = s.B * s.S;
+    norm_linear(op, s.queries, s.normed, s.x, s.norm, s.q, N, s.C, s.h.q_row(), s.precision, !s.cache);
+    if (s.cache) return op.cross_attention_cached(s.y, s.queries, *s.cache, s.B, s.S, s.last, s.h);
+    cross_keys(op, s);
+    op.cross_attention_forward(s.y, s.lse, s.queries, s.keys, s.B, s.S, s.h);
+}
+// Gradients of a CrossStep and of its branch's end. dqueries, dkeys, dy and dsource_part are
+// scratch with the shapes of queries, keys, y (or (B*S,C), if that is wider) and source.
+struct CrossGradients {
+    ProductGradients q, kv, proj;
+    Gradient *norm_w, *norm_b, *post_w, *post_b;
+    Activation *dqueries, *dkeys, *dy, *dsource_part;
+    Activation* dsource;    // (sources,C): added to
+};
+// Backward pass of branch_add of cross-attention's end b, and of cross_attention_forward. stream:
+// as in branch_backward.
+inline void cross_attention_backward(const Table& op, ResidualGradients stream, const CrossGradients& d,
+                                     const CrossStep& s, const Branch& b) {
+    if (!s.exists) return;
+    const int N = s.B * s.S, C = s.C;
+    const Activation* dout = branch_backward(op, stream, d.post_w, d.post_b, b, N, C);
+    op.linear_backward(d.dy, d.proj.w, d.proj.b, dout, s.y, b.p.w, N, b.width, C, s.precision);
+    op.cross_attention_backward(d.dqueries, d.dkeys, d.dy, s.y, s.queries, s.keys, s.lse, s.B, s.S, s.h);
+    op.linear_backward(d.dy, d.q.w, d.q.b, d.dqueries, s.normed, s.q.w, N, C, s.h.q_row(), s.precision);
+    norm_backward(op, stream.x, d.norm_w, d.norm_b, d.dy, s.x, s.norm, N, C);
+    optional_linear_backward(op, d.dsource, d.dsource_part, d.kv.w, d.kv.b, d.dkeys, s.source, s.kv.w, s.sources, C,
+                             s.h.kv_row());
+}
+
 // ---- learned biases of relative positions (T5) --------------------------------------------------
 
 // The functions here do nothing for models without biases, or with frozen ones (bias, dbias and

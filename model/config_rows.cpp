@@ -119,8 +119,9 @@ static const std::vector<std::vector<std::string>> ACTIVATIONS = {
 // Rows of encoders such as BERT, and of encoder-decoders.
 static std::vector<ConfigRow> encoder_rows() {
     using C = Config;
-    return {{&C::encoder_layers, "encoder_layers", true, nullptr, "flatgpt_encoder_layers", nullptr, 0, 1024,
-             ConfigRow::some, ""},
+    return {{&C::encoder_layers, "encoder_layers", true, "--encoder-layers", "flatgpt_encoder_layers", nullptr, 0, 1024,
+             ConfigRow::some,
+             "blocks of an encoder, to which each block of the decoder attends; 0: the model's, none in a new one"},
             KIND(&C::decoder_start, "decoder_start", 0, 1 << 24),
             KIND(&C::sinusoid_halves, "sinusoid_halves", 0, 1),
             KIND(&C::segments, "segments", 0, 1024),

@@ -107,7 +107,7 @@ Cost CostTable::all() const {
 void run_counted_step(Model& model, int batches) {
     model.train.begin();
     for (int i = 0; i < batches; i++) {
-        model.upload_sizes(model.plan.B, model.plan.S);
+        model.upload(nullptr, nullptr, model.plan.B, model.plan.S);
         model.forward(true);
         if (model.plan.weighted) model.loss(false, 0);
         model.loss(true, 1, model.plan.weighted ? model.plan.B : 0);
@@ -130,7 +130,7 @@ double scoring_flops(const Table& like, const Config& c, int S) {
     Model model(count.table);
     const Status s = model.allocate(c, {RunMode::infer, 1, S});
     CHECK(s.ok(), "%s", s.message.c_str());
-    model.upload_sizes(1, S);
+    model.upload(nullptr, nullptr, 1, S);
     model.forward();
     model.loss(false, 0);
     return count.all().flops() / S;
@@ -146,7 +146,7 @@ Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, c
     if (plan.mode == RunMode::train) {
         run_counted_step(model);
     } else {
-        model.upload_sizes(plan.B, plan.S);
+        model.upload(nullptr, nullptr, plan.B, plan.S);
         model.forward();
     }
     std::vector<MemoryRow> rows = model.memory;

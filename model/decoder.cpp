@@ -6,8 +6,8 @@
 #include "base/pool.h"
 
 namespace {
-// Whether a call of S positions also runs the last block's end on all of them, instead of leaving it
-// to finish_rows: cross-attention needs the cache.
+// Whether a call of S positions also runs the last block's end on all of them, instead of leaving
+// it to finish_rows: cross-attention needs the cache.
 bool runs_whole_blocks(const Model& g, int S) { return S == 1 || g.encoder; }
 void blocks(Model& g, KvCache* cache, bool last_whole) {
     // Smear reads the embedding of the token before. A call's first token finds it in history.
@@ -133,8 +133,8 @@ void encode_source(Model& g, KvCache& cache, const int* tok, int n) {
     g.pass.precision = Precision::prefill;
     const Heads h = g.c.cross_heads(n);
     for (int l = 0; l < g.c.L; l++) {
-        g.source_keys(l);
-        g.op.cache_append(cache.source.layer(l), g.a[size_t(l)].cross_kv, 1, n, cache.source.pos, h);
+        cross_keys(g.op, g.cross_step(l, nullptr));
+        g.op.cache_append(cache.source.layers[size_t(l)], g.a[size_t(l)].cross_kv, 1, n, cache.source.pos, h);
     }
     cache.set_source(n, int(g.plan.max_tokens()));
 }

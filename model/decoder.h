@@ -15,8 +15,8 @@ struct PendingHead {
 // Allocates a cache, which must be destroyed before the model. Exit 5: not enough memory.
 Status allocate_cache(Model& model, KvCache& cache, int sequences, int positions, const CacheOptions& kind = {});
 
-// Encoder-decoders: runs the encoder on a source of n tokens, and stores its keys and values for all
-// sequences of the cache.
+// Encoder-decoders: runs the encoder on a source of n tokens, and stores its keys and values for
+// all sequences of the cache.
 void encode_source(Model& model, KvCache& cache, const int* tok, int n);
 
 // Appends S tokens to each of B sequences of the cache, and runs the model on them. sequences: the

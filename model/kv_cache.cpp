@@ -189,24 +189,21 @@ Status KvCache::allocate_source(int most, int count) {
     CHECK(kind.source > 0, "an encoder-decoder's cache without a source");
     const int own = pages_for(kind.source);
     source.positions = own * Pages::SIZE;
-    source.layer_bytes = round_up(2 * int64_t(source.positions) * c.NKV * c.HS * element_bytes(op->activation), 128);
+    const int64_t layer_size =
+        round_up(2 * int64_t(source.positions) * c.NKV * c.HS * element_bytes(op->activation), 128);
     const int64_t all_ints = int64_t(count) * own + most + source.positions;
-    source_bytes = c.L * source.layer_bytes + int64_t(sizeof(int)) * all_ints;
+    source_bytes = c.L * layer_size + int64_t(sizeof(int)) * all_ints;
     source.memory = static_cast<char*>(op->allocate(source_bytes));
     if (!source.memory)
         return fail(Exit::device, "out of memory: keys and values of a source of %d tokens need %.2f GiB", kind.source,
                     double(source_bytes) / (1 << 30));
-    source.table = reinterpret_cast<int*>(source.memory + c.L * source.layer_bytes);
+    source.table = reinterpret_cast<int*>(source.memory + c.L * layer_size);
     source.last = source.table + int64_t(count) * own;
     source.pos = source.last + most;
-    source.pages = {.type = op->activation,
-                    .k = nullptr,
-                    .v = nullptr,
-                    .k_scale = nullptr,
-                    .v_scale = nullptr,
-                    .NKV = c.NKV,
-                    .table = source.table,
-                    .width = own};
+    for (int l = 0; l < c.L; l++) {
+        char* const k = source.memory + l * layer_size;
+        source.layers.push_back({op->activation, k, k + layer_size / 2, nullptr, nullptr, c.NKV, source.table, own});
+    }
     std::vector<int> rows(static_cast<size_t>(count) * size_t(own)),
         positions_up(static_cast<size_t>(source.positions));
     for (size_t i = 0; i < rows.size(); i++) rows[i] = int(i) % own;

@@ -103,19 +103,13 @@ struct SampleArgs {
 // Keys and values of an encoder's output, in the activations' type, which all sequences of a cache
 // have in common. They are computed once, by encode_source (model/decoder.h).
 struct SourceCache {
-    int positions = 0;         // room, in whole pages; 0: no encoder
-    int length = 0;            // positions that the source has
-    char* memory = nullptr;    // pages of one layer after the other
-    int* table = nullptr;      // (sequences,pages of a sequence): the same pages in each row
-    int* last = nullptr;       // (tokens of a call): length - 1
-    int* pos = nullptr;        // (positions): 0, 1, ...
-    int64_t layer_bytes = 0;
-    Pages pages = {};
-    Pages layer(int l) const {
-        Pages p = pages;
-        p.k = memory + l * layer_bytes, p.v = memory + l * layer_bytes + layer_bytes / 2;
-        return p;
-    }
+    int positions = 0;                 // room, in whole pages; 0: no encoder
+    int length = 0;                    // positions that the source has
+    char* memory = nullptr;            // pages of one layer after the other
+    int* table = nullptr;              // (sequences,pages of a sequence): the same pages in each row
+    int* last = nullptr;               // (tokens of a call): length - 1
+    int* pos = nullptr;                // (positions): 0, 1, ...
+    std::vector<Pages> layers = {};    // (L)
 };
 
 // Keys and values, and the last call's positions and tokens. Must be destroyed before the model.

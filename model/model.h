@@ -36,10 +36,11 @@ struct Model : Gpt {
     // tokens and targets (B,S) as in Batch::upload. If the tokens are null, only sizes are set.
     void upload_pairs(const int* sources, const int* lengths, int source_S, const int* tok, const int* target, int B,
                       int S);
-    // Sets the next batch's sizes alone, with sources of the plan's length: enough for a CostTable.
-    void upload_sizes(int B, int S) {
-        if (encoder) upload_pairs(nullptr, nullptr, plan.source, nullptr, nullptr, B, S);
-        else batch.upload(nullptr, nullptr, B, S);
+    // Uploads whole sequences (B,S); an encoder-decoder has the tokens for its sources, too. If they
+    // are null, only sizes are set, which is enough for a CostTable.
+    void upload(const int* tok, const int* target, int B, int S) {
+        if (encoder) upload_pairs(tok, nullptr, std::min(S, plan.source), tok, target, B, S);
+        else batch.upload(tok, target, B, S);
     }
     void init(uint64_t seed) { store.init(c, seed); }    // random weights
     // Mean loss of the targets >= 0, summed in double, in the order of positions. If `losses` (N)

@@ -36,16 +36,16 @@ template <class T> struct Params {
 enum class Init { zero, one, normal, normal_residual, uniform, row_norms, resid_lambda, x0_lambda, backout_lambda };
 
 // Layout of a tensor in files. straight: as in memory; transposed: (cols, rows); by_head: rows
-// (NH,3,HS), so that the query, key and value of a head are adjacent; row: a vector that files have as
-// (1, rows), under a name without .bias.
+// (NH,3,HS), so that the query, key and value of a head are adjacent; row: a vector that files have
+// as (1, rows), under a name without .bias.
 enum class FileLayout { straight, transposed, by_head, row };
 // Consecutive rows of our tensor that are a tensor of their own in a file.
 struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
     int64_t first, rows;
 };
-// One row per tensor, in order: wte | wpe | rel | lne | head | block 0 | ... | block L-1 | ln_f. An
-// encoder's blocks and its ln_f come before the decoder's, its other tensors behind the head.
+// One row per tensor, in order: wte | wpe | rel | lne | head | block 0 | ... | block L-1 | ln_f.
+// An encoder's blocks and its ln_f come before the decoder's, its other tensors behind the head.
 // Allocation, initial values, weight decay, files and tests are derived from these rows. A tensor
 // that a model lacks has no row and is null in Params. In memory, trained tensors come first and
 // frozen ones follow them, each in this order.
@@ -69,8 +69,8 @@ struct Tensor {
 // Pointers by name: pointer_to(tensor), or null if the model lacks it. T: Parameter or Gradient.
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& pointer_to);
 // Trained tensors that are reduced, partitioned and saved together. The first bucket has the
-// embeddings and the head. Each block is a bucket of its own, an encoder's before the decoder's, and
-// ln_f belongs to the last one of its blocks.
+// embeddings and the head. Each block is a bucket of its own, an encoder's before the decoder's,
+// and ln_f belongs to the last one of its blocks.
 // Buckets are padded, so that ranks get equal parts of each. A bucket may be empty.
 struct Bucket {
     int64_t offset, size;    // elements, multiples of 64 * ranks

@@ -1,6 +1,6 @@
-// test_encoder_decoder.cpp - encoder-decoders against transformers: tiny models with logits, losses,
-// gradients and generated tokens (dev/golden_pairs.py), read, computed and written back; gradients
-// by central differences; ranks and recomputation.
+// test_encoder_decoder.cpp - encoder-decoders against transformers: tiny models with logits,
+// losses, gradients and generated tokens (dev/golden_pairs.py), read, computed and written back;
+// training on pairs.
 #include <set>
 
 #include "files/json.h"

@@ -124,7 +124,8 @@ TEST_CASE("seq2seq: a batch is as long as its longest source and target") {
     const PairsFileOptions o = {.source_S = 64, .S = 20, .pad = 9};
     auto file = read(path, t, o).take();
     CHECK(file->longest_source() == 17);    // with the end token
-    CHECK(file->longest() == 10);
+    CHECK(file->longest_target() == 10);
+    CHECK(file->longest() == 17);
     const Seq2Seq s = made({.source_S = 64, .S = 20, .start = 7, .pad = 9}, t);
     Loader l = Loader::open(file, {.B = 2, .S = s.width(), .vocab = 257, .shuffle = false}).take();
     const Rows rows = next(l, 2, s.width());

@@ -213,7 +213,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .to = &o.data,
               .help = "training shards, from `flatgpt tokenize`: a path, a glob pattern, "
                       "or several separated by commas; with weights, a mixture: 'a_*.bin=0.7,b_*.bin=0.3'",
-              .required_unless = {"--chat", "--prefer", "--prompts", "--labels", "--dry-run"}},
+              .required_unless = {"--chat", "--prefer", "--prompts", "--labels", "--pairs", "--dry-run"}},
              {"--val", &o.val, "validation shards, given in the same way"},
              {.name = "--chat",
               .to = &o.chat,
@@ -431,7 +431,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .help = "steps between validations; 0: only at the end",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val, --chat-val, --prefer-val, --prompts-val, --labels-val or --eval-tasks"}},
+              .needs = {"--val, --chat-val, --prefer-val, --prompts-val, --labels-val, --pairs-val or --eval-tasks"}},
              {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
          },
          {
@@ -475,6 +475,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .needs = {"--sample-every or --sample-prompts"}},
          }},
         label_flags(o),
+        pair_flags(o),
         report_flags(o),
         {"Checkpoints",
          {

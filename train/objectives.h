@@ -31,6 +31,9 @@ class StepLoss {
     virtual int64_t begin(int64_t first, int64_t sequences) = 0;
     // Sets tokens and targets of the i-th batch; false: the loader's come next.
     virtual bool fill(int) { return false; }
+    // Uploads the batch that the trainer has read, whose first sequence has this number in the run,
+    // and sets *S to its length; false: the trainer uploads it.
+    virtual bool upload(int64_t, int*) { return false; }
     // After forward(true) of the step's i-th batch, with targets (batch,S): queues its part of the
     // loss, and the gradients of the head.
     virtual void batch(int i, int S, int64_t terms) = 0;

@@ -104,7 +104,7 @@ void Trainer::broadcast_algorithms() {
         g.store.comm = nullptr;
         g.train.begin();
         for (int i = 0; i < std::min<int64_t>(batches.full, 2); i++) {    // first batch assigns gradients, second adds
-            g.batch.upload(tokens.data(), targets.data(), o.batch, o.seq_len);
+            g.upload(tokens.data(), targets.data(), o.batch, o.seq_len);
             g.forward(true);
             g.loss(true, 1);
             g.backward();

@@ -163,7 +163,6 @@ Status Trainer::choose_model() {
                     "options of the shape to take it as it is",
                     start.c_str(), config_text(config, other).c_str(), config_text(asked, other).c_str());
     config = asked;
-    TRY(check_no_encoder(config, "train"));
     config.zero_init = o.zero_init;
     TRY(choose_tokenizer(base));
     if (resize) {

@@ -26,7 +26,7 @@ struct TrainOptions {
     std::string chat, chat_val, chat_template, train_on = "assistant", too_long = "cut";
     bool pack = false;
     int preview = 0, epochs = 0;
-    std::string labels, labels_val;
+    std::string labels, labels_val, pairs, pairs_val;
     std::string prefer, prefer_val, prefer_loss = "dpo";
     double beta = 0, label_smoothing = 0, gamma = 1;
     std::string prompts, prompts_val, reward, advantage = "normalised", loss_norm = "sequence";
@@ -85,9 +85,13 @@ struct TrainOptions {
     std::string resolved;                // contents of run.toml
 };
 
+struct Trainer;
 std::vector<Flag> optimizer_flags(TrainOptions& o);    // train/optimizer.cpp
 FlagGroup report_flags(TrainOptions& o);               // train/observe.cpp
 FlagGroup label_flags(TrainOptions& o);                // train/labels.cpp
+FlagGroup pair_flags(TrainOptions& o);                 // train/source_target.cpp, as the next two
+std::unique_ptr<StepLoss> pair_loss(Trainer& t);
+std::string pairs_text(const Trainer& t);    // for --dry-run
 
 int64_t resident_bytes();    // resident memory of this process
 
@@ -252,6 +256,8 @@ struct Trainer {
     Status preview_conversations() const;
     Status choose_labels();
     Result<std::shared_ptr<LineSource>> read_labels_file(const std::string& pattern, const std::string& flag);
+    Status choose_source_target();
+    Result<std::shared_ptr<LineSource>> read_source_target(const std::string& pattern, const std::string& flag);
     Status choose_preference();
     Result<std::shared_ptr<LineSource>> read_pairs(const std::string& pattern, const std::string& flag);
     Status preview_pairs() const;

@@ -78,13 +78,14 @@ int PairsFile::longest_source() const {
     for (int64_t i = 0; i < samples(); i++) most = std::max(most, length_of(2 * i));
     return most;
 }
-int PairsFile::longest() const {
+int PairsFile::longest() const { return std::max(longest_source(), longest_target()); }
+int PairsFile::longest_target() const {
     int most = 0;
     for (int64_t i = 0; i < samples(); i++) most = std::max(most, length_of(2 * i + 1));
     return most;
 }
 void PairsFile::shorten(int source_length, int target_length) {
-    CHECK(longest_source() <= source_length && longest() <= target_length);
+    CHECK(longest_source() <= source_length && longest_target() <= target_length);
     o.source_S = source_length, o.S = target_length;
 }
 

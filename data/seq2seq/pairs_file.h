@@ -29,9 +29,10 @@ class PairsFile : public LineSource {
     // first line that is wrong, or no pair is left.
     static Result<std::shared_ptr<PairsFile>> read(const PairsFileOptions& options, const Tokenizer& tokenizer);
     SequencePair pair(int64_t i) const;
-    int longest() const override;    // target
+    int longest() const override;    // source or target
     int longest_source() const;
-    void shorten(int length) override { shorten(o.source_S, length); }
+    int longest_target() const;
+    void shorten(int length) override { shorten(length, length); }
     void shorten(int source_length, int target_length);    // none exceeds these
     std::string items() const override;
     std::string note() const override;

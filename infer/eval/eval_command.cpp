@@ -8,7 +8,9 @@
 #include "files/picture.h"
 #include "position_loss.h"
 #include "files/json_write.h"
+#include "bleu.h"
 #include "labels.h"
+#include "pairs.h"
 #include "text_loss.h"
 
 namespace {
@@ -137,6 +139,50 @@ Status eval_needle(const EvalOptions& o) {
     for (const NeedleCell& cell : cells) all += cell.logprob;
     return check_loss(m, all);
 }
+// Loss, and the likeliest text of each source against its target.
+Status eval_pairs(EvalOptions o) {
+    LoadedModel m;
+    o.model_options.gives_source = true;
+    TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {
+        const int S = o.seq_len ? o.seq_len : c.default_length();
+        return Capacity{.B = o.batch ? o.batch : 8, .S = S, .source = S};
+    }));
+    TRY(check_tokenizer(m));
+    Model& g = *m.model;
+    const int S = g.plan.S, pad = std::max(0, m.tokenizer.vocabulary().pad);
+    const auto file = TRY(PairsFile::read(
+        {.pattern = o.pairs, .flag = "--pairs", .source_S = S, .S = S, .vocab = g.c.V, .pad = pad}, m.tokenizer));
+    if (!file->note().empty()) Progress().note("note: --pairs: " + file->items() + file->note());
+    const Seq2Seq seq2seq =
+        TRY(Seq2Seq::make({.source_S = S, .S = S, .start = g.c.decoder_start, .pad = pad}, m.tokenizer));
+    const double start = now_seconds();
+    const PairsLoss loss = pairs_loss(g, *file, seq2seq, file->samples());
+    std::vector<std::string> texts, references;
+    TRY(each_json_line(
+        o.pairs, [](const Segment& line) { return source_target_parse(line.text, "--pairs"); },
+        [&](const Segment&, const SourceTarget& pair) { references.push_back(pair.target); }));
+    Countdown countdown = {"eval", "pairs"};
+    for (int64_t i = 0; i < file->samples(); i++) {
+        const SequencePair pair = file->pair(i);
+        GenerationOptions options = {.prompts = {{g.c.decoder_start}}, .source = pair.source, .tokens = S - 1};
+        options.sampling.temperature = 0;
+        texts.push_back(TRY(generate(g, m.tokenizer, options)).texts[0]);
+        countdown(i + 1, file->samples());
+    }
+    countdown.progress.clear();
+    const BleuScore score = bleu(texts, references);
+    if (o.json)
+        Json::object("loss", loss.loss, "perplexity", std::exp(loss.loss), "targets", loss.targets, "pairs",
+                     file->samples(), "bleu", score.score, "exact_match", exact_match(texts, references), "signature",
+                     bleu_signature(false))
+            .print();
+    else
+        printf("loss %.4f  perplexity %.2f  exact match %.4f  %s\n", loss.loss, std::exp(loss.loss),
+               exact_match(texts, references), bleu_text(score).c_str());
+    fprintf(stderr, "%s for %s (%s)\n", human_time(now_seconds() - start).c_str(),
+            counted(file->samples(), "pair").c_str(), m.device.c_str());
+    return check_loss(m, loss.loss);
+}
 Status eval_labels(EvalOptions o) {
     const LabelledFile file = TRY(read_labels(o.labels));
     LoadedModel m;
@@ -184,6 +230,7 @@ Status eval(const EvalOptions& o) {
     if (!o.tasks.tasks.empty()) return eval_tasks(o);
     if (o.needle) return eval_needle(o);
     if (!o.labels.empty()) return eval_labels(o);
+    if (!o.pairs.empty()) return eval_pairs(o);
     LoadedModel m;
     TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {
         return Capacity{o.batch, sequence_length(o.model_options, c, o.seq_len), o.documents};

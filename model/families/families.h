@@ -19,20 +19,20 @@ struct Preset {
 struct ConfigKey {
     enum Form {
         as_is,
-        or_none,       // 0 is written as null
-        inverse,       // stored as 1 / the field
-        scale,         // attention scale; 0 is written as 1/sqrt(HS)
-        root,          // attention scale s, stored as s^-2
-        torch_gelu,    // gelu_pytorch_tanh names the tanh form
-        any_gelu,      // as torch_gelu; reads every GELU as tanh form
-        flag,          // true: value `on`; false: 0
-        copy,          // written; must have this value when read
-        positions,     // positions and the rows before position 0
-        both_sides,    // twice the window without the token itself
-        width,         // 0 is written as C
-        t5_ffn,        // "relu" or "gated-gelu": also sets `gated`; T5's gated GELU is the tanh form
-        width_root,    // true: the root of C; false: 1
-        width_inverse, // true: 1 / the root of C; false: 1
+        or_none,          // 0 is written as null
+        inverse,          // stored as 1 / the field
+        scale,            // attention scale; 0 is written as 1/sqrt(HS)
+        root,             // attention scale s, stored as s^-2
+        torch_gelu,       // gelu_pytorch_tanh names the tanh form
+        any_gelu,         // as torch_gelu; reads every GELU as tanh form
+        flag,             // true: value `on`; false: 0
+        copy,             // written; must have this value when read
+        positions,        // positions and the rows before position 0
+        both_sides,       // twice the window without the token itself
+        width,            // 0 is written as C
+        t5_ffn,           // "relu" or "gated-gelu": also sets `gated`; T5's gated GELU is the tanh form
+        width_root,       // true: the root of C; false: 1
+        width_inverse,    // true: 1 / the root of C; false: 1
     };
     const char* key;
     ConfigRow::Member field;

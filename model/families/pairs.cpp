@@ -5,7 +5,8 @@ namespace {
 using C = Config;
 using Names = std::vector<Family::Name>;
 
-// T5's stacks: RMSNorm before each branch, no biases, unscaled scores with learned biases by distance.
+// T5's stacks: RMSNorm before each branch, no biases, unscaled scores with learned biases by
+// distance.
 void t5_kinds(Config& c) {
     c.norm = NormKind::rms;
     c.norm_eps = 1e-6f;
