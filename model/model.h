@@ -36,8 +36,8 @@ struct Model : Gpt {
     // tokens and targets (B,S) as in Batch::upload. If the tokens are null, only sizes are set.
     void upload_pairs(const int* sources, const int* lengths, int source_S, const int* tok, const int* target, int B,
                       int S);
-    // Uploads whole sequences (B,S); an encoder-decoder has the tokens for its sources, too. If they
-    // are null, only sizes are set, which is enough for a CostTable.
+    // Uploads whole sequences (B,S); an encoder-decoder has the tokens for its sources, too. If
+    // they are null, only sizes are set, which is enough for a CostTable.
     void upload(const int* tok, const int* target, int B, int S) {
         if (encoder) upload_pairs(tok, nullptr, std::min(S, plan.source), tok, target, B, S);
         else batch.upload(tok, target, B, S);

@@ -7,6 +7,7 @@
 #include "test.h"
 #include "family_goldens.h"
 #include "model_checks.h"
+#include "toy_run.h"
 #include "infer/decode/beam.h"
 
 namespace {
@@ -119,7 +120,9 @@ TEST_CASE("encoder-decoders: greedy texts and beams are those of transformers") 
         Model g{Table(cpu_ops<float>())};
         golden.load(g, {.mode = RunMode::infer, .B = 6, .S = 1, .source = PairGolden::NS});
         const Tokenizer bytes = Tokenizer::from_merges({}, Pattern::gpt2, {});    // token i is the byte '!' + i
-        GenerationOptions options = {.prompts = {{golden.c.decoder_start}}, .tokens = PairGolden::LENGTH};
+        GenerationOptions options;
+        options.prompts = {{golden.c.decoder_start}};
+        options.tokens = PairGolden::LENGTH;
         const std::vector<int> sources = golden.tokens("source");
         options.source.assign(sources.begin(), sources.begin() + PairGolden::NS);
         options.end_of_text = false;
@@ -154,4 +157,52 @@ TEST_CASE("encoder-decoders: what is written has the class's names and shapes an
                                 "is_encoder_decoder", "scale_embedding", "decoder_start_token_id"})
             CHECK(written.value(key, nlohmann::json()) == theirs.value(key, nlohmann::json()));
     });
+}
+
+TEST_CASE("encoder-decoders: pairs are learnt and a resumed run has the same bits; eval and sample use the model") {
+    Toy toy;
+    std::string lines;
+    for (int i = 0; i < 48; i++)
+        lines += formatted("{\"source\": \"%s\", \"target\": \"%s\"}\n",
+                           i % 3 == 0   ? "abab"
+                           : i % 3 == 1 ? "dede"
+                                        : "x",
+                           i % 3 == 0   ? "the first"
+                           : i % 3 == 1 ? "another one"
+                                        : "x");
+    const std::string pairs = toy.dir + "/pairs.jsonl", tokenizer = toy.dir + "/tok.json";
+    write_file(pairs, lines);
+    for (const std::string model : {"t5:d1", "bart:d1", "gpt2:d1"}) {
+        CAPTURE(model);
+        const std::string run = toy.dir + "/" + model.substr(0, 4), again = run + "-again";
+        std::vector<std::string> args = {"train", "--model", model, "--tokenizer", tokenizer, "--pairs", pairs};
+        for (const char* arg : {"--pairs-val", "", "--seq-len", "32", "--batch", "8", "--steps", "80", "--lr", "3e-3",
+                                "--save-every", "40", "--keep", "0", "--dtype", "fp32", "--out", ""})
+            args.push_back(*arg ? arg : args.back() == "--out" ? run : pairs);
+        if (model == "gpt2:d1") args.insert(args.end(), {"--encoder-layers", "2"});
+        must(args);
+        const std::string scores = must({"eval", run, "--pairs", pairs, "--json"}).out;
+        CAPTURE(scores);
+        CHECK(number(scores, "\"exact_match\":") == 1);
+        CHECK(number(scores, "\"bleu\":") == doctest::Approx(100));
+        CHECK(must({"sample", run, "--source", "abab", "--temperature", "0"}).out == "the first\n");
+        CHECK(must({"sample", run, "--source", "dede", "--beams", "2", "--tokens", "20"}).out == "another one\n");
+        Toy::set(args, "--out", again);
+        args.insert(args.end(), {"--resume", run + "/step_00000040"});
+        must(args, 0, "resumed from");
+        const std::string ours = checkpoint_list(run).back(), theirs = checkpoint_list(again).back();
+        CHECK(same_file(ours + "/model.safetensors", theirs + "/model.safetensors"));
+    }
+    // What an encoder-decoder lacks is refused by name.
+    const std::string run = toy.dir + "/t5:d";
+    const std::string data = toy.dir + "/train.bin";
+    must({"sample", run, "--prompt", "a"}, 2, "--source TEXT");
+    must({"chat", run}, 2, "--source TEXT");
+    must({"eval", run, "--data", data}, 2, "encoder-decoder");
+    must({"bench", "--model", "t5:d1"}, 2, "encoder-decoder");
+    must({"train", "--model", "t5:d1", "--data", data, "--steps", "1", "--out", toy.dir + "/n"}, 2, "expected --pairs");
+    must({"train", "--model", "gpt2:d1", "--tokenizer", tokenizer, "--pairs", pairs, "--out", toy.dir + "/n"}, 2,
+         "expected an encoder-decoder");
+    write_file(toy.dir + "/wrong.jsonl", "{\"source\": 3}\n");
+    must({"eval", run, "--pairs", toy.dir + "/wrong.jsonl"}, 3, "source");
 }

@@ -62,7 +62,8 @@ FlagGroup label_flags(TrainOptions& o) {
 // Gives the model the head and the classes that the labels need, unless it has them.
 Status Trainer::choose_head() {
     if (config.encoder_layers && o.pairs.empty())
-        return fail(Exit::usage, "the model is an encoder-decoder (%s), which learns from pairs of texts; expected --pairs",
+        return fail(Exit::usage,
+                    "the model is an encoder-decoder (%s), which learns from pairs of texts; expected --pairs",
                     config.family->type);
     if (o.labels.empty()) {
         if (config.head == HeadKind::tokens) return {};

@@ -308,6 +308,9 @@ Status Trainer::open_data() {
     return {};
 }
 
+// Neighbouring pairs that have similar lengths. Were it the number of pairs in a step, which
+// options change, a run could not be resumed with other options.
+constexpr int64_t PAIRS_GROUP = 32;
 LoaderConfig Trainer::loader_config() const {
     const int step = batch_unit();    // the loader has prompts without answers
     return {.B = samples_answers() ? 1 : o.batch / step,
@@ -315,7 +318,8 @@ LoaderConfig Trainer::loader_config() const {
             .vocab = config.V,
             .rank = plan.rank,
             .ranks = plan.ranks,
-            .seed = uint64_t(o.seed)};
+            .seed = uint64_t(o.seed),
+            .group = o.pairs.empty() ? 0 : PAIRS_GROUP};
 }
 
 Status Trainer::read_lines() {

@@ -1,5 +1,6 @@
 // source_target.cpp - `flatgpt train --pairs`: an encoder-decoder learns targets from sources.
 #include "infer/eval/pairs.h"
+#include "model/families/families.h"
 #include "train/train.h"
 
 #include <cmath>

@@ -164,7 +164,10 @@ Status eval_pairs(EvalOptions o) {
     Countdown countdown = {"eval", "pairs"};
     for (int64_t i = 0; i < file->samples(); i++) {
         const SequencePair pair = file->pair(i);
-        GenerationOptions options = {.prompts = {{g.c.decoder_start}}, .source = pair.source, .tokens = S - 1};
+        GenerationOptions options;
+        options.prompts = {{g.c.decoder_start}};
+        options.source = pair.source;
+        options.tokens = S - 1;
         options.sampling.temperature = 0;
         texts.push_back(TRY(generate(g, m.tokenizer, options)).texts[0]);
         countdown(i + 1, file->samples());

@@ -3,8 +3,8 @@
 #include "data/seq2seq/pairs_file.h"
 #include "model/model.h"
 
-// Mean loss of the targets of the first `most` pairs (all, if there are fewer). Batches have similar
-// lengths and at most the plan's tokens.
+// Mean loss of the targets of the first `most` pairs (all, if there are fewer). Batches have
+// similar lengths.
 struct PairsLoss {
     double loss = 0;
     int64_t targets = 0;

@@ -176,6 +176,8 @@ template <class B, int U> __device__ inline void add_ab(Sums (&sums)[U], const T
 template <class T, int U, class Keep> __device__ inline void store_sums(T* to, int64_t stride, Keep keep, int c0,
                                                                         int HS, const Sums (&sums)[U],
                                                                         const float (&scale)[ROWS]) {
+    // With values of another size than keys, rows may begin anywhere.
+    const bool vectors = (HS | int(stride)) % 4 == 0 && reinterpret_cast<uintptr_t>(to) % (4 * sizeof(T)) == 0;
 #pragma unroll
     for (int u = 0; u < U; u++)
 #pragma unroll
@@ -185,8 +187,8 @@ template <class T, int U, class Keep> __device__ inline void store_sums(T* to, i
 #pragma unroll
             for (int e = 0; e < 4; e++) x.set(e, sums[u][r][e] * scale[r]);
             T* p = to + tile_row(r) * stride + c;
-            if (keep(tile_row(r)) && HS % 4 == 0 && c < HS) store(p, x);
-            if (keep(tile_row(r)) && HS % 4 != 0)
+            if (keep(tile_row(r)) && vectors && c < HS) store(p, x);
+            if (keep(tile_row(r)) && !vectors)
                 for (int e = 0; e < 4 && c + e < HS; e++) p[e] = x.v[e];
         }
 }
