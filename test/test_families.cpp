@@ -22,7 +22,8 @@ template <class Visit> void each_golden(Visit visit) {
         visit(golden);
     }
     cpu_set_threads(0);
-    CHECK(types.size() + encoder_families().size() == families().size());    // test_encoders.cpp has the others
+    // test_encoders.cpp and test_encoder_decoder.cpp have the others.
+    CHECK(types.size() + encoder_families().size() + pair_families().size() == families().size());
 }
 struct Tolerance {    // logits, gradients: relative to the largest
     double logits, gradients, loss;

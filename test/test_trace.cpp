@@ -126,7 +126,12 @@ TEST_CASE("trace: the lines of a step, of a prompt and of tokens are the referen
                                           "nesterov_momentum",    // Muon has these three, an average the last
                                           "orthogonalize",
                                           "normalize_rows",
-                                          "average_weights"};
+                                          "average_weights",
+                                          "cross_attention_forward",    // encoder-decoders have these four
+                                          "cross_attention_backward",
+                                          "cross_attention_cached",
+                                          "cache_append",
+                                          "value_loss"};    // heads of numbers
 #define OPERATION(name, ...) CHECK_MESSAGE((seen.count(#name) + others.count(#name)) == 1, #name);
 #include "layers/operations.inc"
 #undef OPERATION
