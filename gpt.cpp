@@ -27,7 +27,8 @@ Dropout Gpt::dropout(DropoutSite where, int l) const {
     const bool in_attention = where == DropoutSite::probabilities || where == DropoutSite::cross_probabilities;
     const float rate = in_attention ? plan.attention_dropout : plan.dropout;
     const int64_t first = in_attention ? pass.first_sequence : pass.first_sequence * pass.S * c.C;
-    // A decoder's sites follow its encoder's, and its cross-attention's follow all others.
+    // A site's number gives its random numbers. First come an encoder's sites, then its decoder's,
+    // then those of cross-attention, so that models without an encoder keep their numbers.
     const int block = first_bucket > 1 ? first_bucket + l : l, beyond = int(where) - int(DropoutSite::ffn);
     const int site = beyond > 0 ? 3 * (first_bucket + c.L + 1) + 2 * l + beyond : 3 * block + int(where);
     return pass.training && rate > 0 ? site_dropout(rate, site, first) : Dropout{};

@@ -81,8 +81,8 @@ struct Gpt {
     Gpt* teacher = nullptr;
     Distillation distillation = {};
 
-    // Encoder-decoders: the stack to whose output each block attends, on a batch of its own. It has
-    // parameters in the same store. forward() and backward() run it, too.
+    // The encoder, to whose output each block of this decoder attends; null: none. It has its own
+    // batch, and parameters in this store. forward() and backward() also run it. The Model owns it.
     Gpt* encoder = nullptr;
     int first_bucket = 1;               // bucket of block 0
     Activation* dcross_kv = nullptr;    // (NS,2*NKV*HS): gradient of the encoder's keys and values

@@ -11,6 +11,7 @@
 #include "base/countdown.h"
 #include "base/file.h"
 #include "data/documents/special_flag.h"
+#include "data/seq2seq/seq2seq.h"
 #include "files/json_write.h"
 #include "infer/decode/beam.h"
 #include "infer/decode/logprobs.h"
@@ -201,16 +202,14 @@ std::vector<int> encode_prompt(const Tokenizer& tokenizer, const std::string& pr
 
 // Generates texts of an encoder-decoder for each source.
 Status write_answers(const SampleOptions& o, const LoadedModel& m, GenerationOptions options) {
-    const Config& c = m.model->c;
-    options.prompts = {{c.decoder_start}};
+    options.prompts = {{m.model->c.decoder_start}};
     for (size_t i = 0; i < o.source.size(); i++) {
-        options.source = m.tokenizer.encode_text(o.source[i], 0, o.special == "token").ids;
-        if (options.source.empty()) return fail(Exit::usage, "--source: expected a text, found an empty one");
-        if (int(options.source.size()) > c.T) {
-            Progress().note("note: the source has " + std::to_string(options.source.size()) +
-                            " tokens: only its first " + std::to_string(c.T) + " are read");
-            options.source.resize(size_t(c.T));
-        }
+        if (o.source[i].empty()) return fail(Exit::usage, "--source: expected a text, found an empty one");
+        const int most = m.model->plan.source;
+        size_t length = 0;
+        options.source = seq2seq_encode(m.tokenizer, o.source[i], most, &length, o.special == "token");
+        if (length > size_t(most))
+            Progress().note(formatted("note: the source has %zu tokens: only %d are read", length, most));
         TRY(write_samples(o, m, options, {o.json ? o.source[i] : ""}, int(i), o.source.size()));
     }
     return {};
@@ -233,7 +232,7 @@ Status sample(SampleOptions o) {
     TRY(load_model(m, o.model_options, o.device, false, [&](const Config& c, bool gpu) {
         if (by_source) {
             count = o.search.beams ? 2 * o.search.beams : std::min(o.num, o.batch ? o.batch : gpu ? 64 : 16);
-            return Capacity{.B = count, .S = 1, .source = int(prompt_tokens)};
+            return Capacity{.B = count, .S = 1, .source = c.T};
         }
         // Prompts are prefilled in chunks of `rows` tokens, counted over all sequences. If the
         // context can become full, its last half may be prefilled again, so `longest` includes that

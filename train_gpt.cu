@@ -105,7 +105,6 @@ Status Trainer::issue_update(int64_t first, bool last) {
         if (!loss->fill(i)) TRY(data.next(tokens.data(), targets.data(), &texts));
         if (!config.encoder_layers && !needs_padding())
             S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len);
-        sizes[issued % 2].positions += int64_t(o.batch) * S;
         if (const int64_t own = first + int64_t(ranks.rank()) * o.batch; !loss->upload(own, &S)) {
             spans = {};
             for (int b = 0; b < o.batch; b++)
@@ -113,6 +112,7 @@ Status Trainer::issue_update(int64_t first, bool last) {
                                 texts[size_t(b / sequences())]);
             g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
         }
+        sizes[issued % 2].positions += int64_t(o.batch) * S;
         g.forward(true);
         loss->batch(i, S, all);
         g.backward(i + 1 == count);

@@ -151,13 +151,17 @@ Status check_length(const ModelOptions& model_options, const Config& c, int seq_
 }
 
 static Status check_source_use(const LoadedModel& m, const ModelOptions& model_options) {
+    if (m.model->encoder && m.model->c.position == Position::learned && model_options.quantize != "none")
+        return fail(Exit::usage, "--quantize %s: not for encoder-decoders with learned positions; leave it out",
+                    model_options.quantize.c_str());
     if (bool(m.model->encoder) == model_options.gives_source) return {};
     if (m.model->encoder)
         return fail(Exit::usage,
                     "%s is an encoder-decoder: it reads a source and writes a text; expected flatgpt sample %s "
-                    "--source TEXT",
+                    "--source TEXT, or eval --pairs",
                     m.path.c_str(), model_options.model.c_str());
-    return fail(Exit::usage, "--source: %s has no encoder; expected --prompt", m.path.c_str());
+    return fail(Exit::usage, "%s has no encoder, which would read a source; expected --prompt, or eval --data",
+                m.path.c_str());
 }
 
 Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptions device, bool as_trained,

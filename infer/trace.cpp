@@ -102,6 +102,7 @@ void Trace::start(const Model& g) {
     // Gradients of the parameters: tensor "0.qkvw" has gradient "dqkvw".
     for (const Tensor& t : g.tensors) {
         if (g.plan.mode != RunMode::train) break;
+        if (t.name.starts_with("encoder.")) continue;    // layers below are the decoder's
         const size_t dot = t.name.find('.');
         const Gradient* p = g.op.at(g.store.gradients(t.bucket), t.offset - g.store.buckets[size_t(t.bucket)].offset);
         names.emplace(std::pair(dot == t.name.npos ? -1 : atoi(t.name.c_str()), p), "d" + t.name.substr(dot + 1));

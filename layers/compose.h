@@ -326,8 +326,8 @@ inline const Activation* branch_backward(const Table& op, ResidualGradients d, G
 
 // ---- attention to an encoder's output -----------------------------------------------------------
 
-// Cross-attention of a decoder's block (Vaswani et al. 2017, section 3.2.3): norm and queries of
-// the stream, keys and values of the source. In generation these are already in the cache.
+// Cross-attention of a decoder's block (Vaswani et al. 2017, section 3.2.3). Queries come from the
+// normed residual stream; keys and values from the encoder's output, in generation from the cache.
 struct CrossStep {
     bool exists;    // false: the model has no encoder; the functions here do nothing
     NormStep norm;

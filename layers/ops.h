@@ -82,10 +82,10 @@ struct Heads {
     const float* bias = nullptr;
     int max_distance = 0;
     Dropout dropout = {};    // for the probabilities
-    // Number of keys of each source sequence, if keys and values come from other sequences than the
-    // queries (cross_attention_*); else 0. A query attends to the keys of its span, at least one;
-    // without spans it attends to the whole source. `queries` is (B,source), and a key may have no
-    // query. Excludes windows and sparse patterns.
+    // Cross-attention (cross_attention_*): positions of each source, the sequence that has the keys
+    // and values; 0: it is the queries' own. Without spans a query attends to its whole source. Else
+    // `keys` (B,S) has ranges of it, none of them empty, and `queries` (B,source) ranges of queries,
+    // empty for padding of the source. Excludes windows and sparse patterns.
     int source = 0;
     int HV = 0;    // elements of a value and of y per head; 0: HS
     // Replaces softmax. The fields above are then unused, except for scale (which elu's division

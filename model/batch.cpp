@@ -14,7 +14,8 @@ void Batch::configure(const Plan& plan, const Config& c) {
     most_sources = c.encoder_layers ? int64_t(plan.B) * plan.source : 0;
 }
 
-// Each query attends to its sequence's source; padding behind a source has no query.
+// Fills source_keys and source_queries: each query attends to its whole source, and no query
+// attends to the padding after a source.
 void Batch::fill_source(int* to, const int* lengths, int B, int S, int source_S) const {
     Span* const spans_of_keys = reinterpret_cast<Span*>(to);
     Span* const spans_of_queries = spans_of_keys + most;

@@ -126,7 +126,10 @@ static Status encoder_decoder_check(const Config& c) {
         {c.residual_scalars || c.backout || c.smear, "nanochat's shortcuts"},
         {c.value_embeddings, "value embeddings"},
         {c.adapter.any(), "adapters"},
+        {c.position == Position::alibi, "ALiBi"},
         {c.stride || c.global_tokens, "a sparse pattern"}};
+    if (c.decoder_start >= c.V)
+        return fail(Exit::usage, "decoder start token %d: expected one of the vocabulary's %d", c.decoder_start, c.V);
     for (auto [is, what] : refused)
         if (is)
             return fail(Exit::usage,
@@ -186,10 +189,8 @@ static Status encoder_check(const Config& c) {
 
 Status check_no_encoder(const Config& c, const char* command) {
     if (!c.encoder_layers) return {};
-    return fail(Exit::usage,
-                "%s: the model is an encoder-decoder (%s), which flatgpt reads, converts and samples, but does not yet "
-                "%s; expected a decoder or an encoder",
-                command, c.family->type, command);
+    return fail(Exit::usage, "%s: the model is an encoder-decoder (%s); expected a decoder or an encoder", command,
+                c.family->type);
 }
 Status config_check(const Config& c) {
     TRY(encoder_decoder_check(c));

@@ -212,17 +212,21 @@ const char* cost_part_name(CostPart part, bool softmax) {
 namespace {
 // The part to which a tensor's parameters and the product with it belong.
 CostPart part_of_tensor(const Tensor& t) {
-    const std::string_view name = std::string_view(t.name).substr(t.name.find('.') + 1);    // without the block
-    const std::pair<const char*, CostPart> stems[] = {{"wte", CostPart::embeddings},   {"wpe", CostPart::embeddings},
-                                                      {"relw", CostPart::scores},      {"value_", CostPart::embeddings},
-                                                      {"smear", CostPart::embeddings}, {"head", CostPart::head},
-                                                      {"qkv", CostPart::qkv},          {"decay", CostPart::qkv},
-                                                      {"proj", CostPart::projection},  {"fc", CostPart::ffn},
-                                                      {"router", CostPart::ffn},       {"expert", CostPart::ffn},
-                                                      {"shared_gate", CostPart::ffn},  {"ln", CostPart::norms},
-                                                      {"post", CostPart::norms},       {"qw", CostPart::norms},
-                                                      {"kw", CostPart::norms},         {"resid", CostPart::norms},
-                                                      {"x0", CostPart::norms},         {"backout", CostPart::norms}};
+    const std::string_view name = std::string_view(t.name).substr(t.name.rfind('.') + 1);    // without stack and block
+    const std::pair<const char*, CostPart> stems[] = {
+        {"wte", CostPart::embeddings},    {"wpe", CostPart::embeddings},
+        {"relw", CostPart::scores},       {"value_", CostPart::embeddings},
+        {"seg", CostPart::embeddings},    {"embed_", CostPart::embeddings},
+        {"cross_q", CostPart::qkv},       {"cross_kv", CostPart::qkv},
+        {"cross_", CostPart::projection}, {"transform", CostPart::head},
+        {"smear", CostPart::embeddings},  {"head", CostPart::head},
+        {"qkv", CostPart::qkv},           {"decay", CostPart::qkv},
+        {"proj", CostPart::projection},   {"fc", CostPart::ffn},
+        {"router", CostPart::ffn},        {"expert", CostPart::ffn},
+        {"shared_gate", CostPart::ffn},   {"ln", CostPart::norms},
+        {"post", CostPart::norms},        {"qw", CostPart::norms},
+        {"kw", CostPart::norms},          {"resid", CostPart::norms},
+        {"x0", CostPart::norms},          {"backout", CostPart::norms}};
     for (const auto& [stem, part] : stems)
         if (name.starts_with(stem)) return part;
     return CostPart::other;
@@ -252,7 +256,7 @@ class PartTable : public CostTable {
         };
         // Each of attention's two products has half the FLOPs, forward and backward, and half the
         // bytes: q and k are as many elements as v and y.
-        if (name.starts_with("attention") || name.starts_with("linear_attention")) {
+        if (starts_with_any(name, {"attention", "cross_attention", "linear_attention"})) {
             add(CostPart::scores, 0.5);
             add(CostPart::mixing, 0.5);
         } else {

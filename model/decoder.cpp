@@ -6,8 +6,9 @@
 #include "base/pool.h"
 
 namespace {
-// Whether a call of S positions also runs the last block's end on all of them, instead of leaving
-// it to finish_rows: cross-attention needs the cache.
+// Whether extend runs the last block to its end for all S positions. Otherwise it stops after that
+// block's attention, and finish_rows runs the rest for the few positions whose logits are wanted.
+// finish_rows has no cache, so it cannot compute cross-attention, which follows in the block.
 bool runs_whole_blocks(const Model& g, int S) { return S == 1 || g.encoder; }
 void blocks(Model& g, KvCache* cache, bool last_whole) {
     // Smear reads the embedding of the token before. A call's first token finds it in history.

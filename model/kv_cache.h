@@ -100,8 +100,8 @@ struct SampleArgs {
     bool operator==(const SampleArgs&) const = default;
 };
 
-// Keys and values of an encoder's output, in the activations' type, which all sequences of a cache
-// have in common. They are computed once, by encode_source (model/decoder.h).
+// Keys and values of one source, an encoder's output, for all sequences of a KvCache, in the
+// activations' type. encode_source (model/decoder.h) computes them once.
 struct SourceCache {
     int positions = 0;                 // room, in whole pages; 0: no encoder
     int length = 0;                    // positions that the source has

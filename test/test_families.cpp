@@ -23,7 +23,7 @@ template <class Visit> void each_golden(Visit visit) {
     }
     cpu_set_threads(0);
     // test_encoders.cpp and test_encoder_decoder.cpp have the others.
-    CHECK(types.size() + encoder_families().size() + pair_families().size() == families().size());
+    CHECK(types.size() + encoder_families().size() + encoder_decoder_families().size() == families().size());
 }
 struct Tolerance {    // logits, gradients: relative to the largest
     double logits, gradients, loss;

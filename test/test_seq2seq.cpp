@@ -203,7 +203,7 @@ TEST_CASE("seq2seq: long pairs are cut or left out and counted; wrong lines are 
     CHECK(contains(error_of("{\"source\": \"a\", \"target\": \"b\", \"x\": " + std::string(100000, '[') + "\n"),
                    "p.jsonl"));
     error_of("");
-    CHECK(contains(error_of(good, 1), "--source-len 1: expected at least 2"));
+    CHECK(contains(error_of(good, 1), "--seq-len 1: expected at least 2"));
     const std::string file = write_pairs({{"aaaaaaaa", "b"}});
     const auto none = read(file, t, {.drop = true, .source_S = 5, .S = 4});
     REQUIRE(!none.ok());
@@ -472,7 +472,7 @@ TEST_CASE("seq2seq: wrong options and tokenizers are refused") {
         error_of({.kind = t5, .source_S = 512, .density = density}, t);
     for (double mean : {0.5, 101.0, double(NAN)}) error_of({.kind = t5, .source_S = 512, .mean_span = mean}, t);
     CHECK(contains(error_of({.kind = bart, .source_S = 8, .S = 8}, byte_tokenizer()), "mask"));
-    CHECK(contains(error_of({.kind = bart, .source_S = 7, .S = 8}, t), "--source-len 7"));
+    CHECK(contains(error_of({.kind = bart, .source_S = 7, .S = 8}, t), "sources of 7 tokens"));
     CHECK(contains(error_of({.kind = bart, .source_S = 8, .S = 2}, t), "--seq-len 2"));
     CHECK(contains(error_of({.kind = t5, .source_S = 512}, Tokenizer::from_merges({}, Pattern::gpt2, {"<mask>"})),
                    "EOS"));

@@ -255,7 +255,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
              {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},
              {"--seq-len", &o.seq_len,
               "tokens per sequence, and without --context a new model's context; 0: the model's, "
-              "at most 2048, and without --pack or --total-batch no more than the longest conversation",
+              "at most 2048, and without --pack or --total-batch no more than the longest conversation or text",
               0, 1 << 20},
              {"--steps", &o.steps, "updates in total; 0: one pass over the data, or --epochs", 0, 99999999},
              {.name = "--epochs",
@@ -441,7 +441,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
                       "the same each time; 0: all",
               .min = 0,
               .max = 1e12,
-              .needs = {"--val, --chat-val, --prefer-val or --prompts-val"}},
+              .needs = {"--val, --chat-val, --prefer-val, --prompts-val or --pairs-val"}},
              {"--eval-tasks", &o.eval_tasks,
               "evaluations at each validation, as in eval --task: 'hellaswag=FILE,arc_easy=FILE'"},
              {.name = "--eval-limit",

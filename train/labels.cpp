@@ -52,7 +52,8 @@ FlagGroup label_flags(TrainOptions& o) {
               .help = "texts with classes or numbers to learn, by a classifier's head on an encoder such as BERT: JSON "
                       "lines with text, maybe pair, and label; or with text, a list of words, and their labels",
               .excludes = {"--data", "--val", "--chat", "--prefer", "--prompts", "--pack", "--documents", "--raw-u16",
-                           "--objective causal", "--objective prefix", "--objective mlm", "--resize-vocab"}},
+                           "--sample-every", "--sample-prompts", "--objective causal", "--objective prefix",
+                           "--objective mlm", "--resize-vocab"}},
              {.name = "--labels-val",
               .to = &o.labels_val,
               .help = "texts with labels for validation, given in the same way",

@@ -308,8 +308,9 @@ Status Trainer::open_data() {
     return {};
 }
 
-// Neighbouring pairs that have similar lengths. Were it the number of pairs in a step, which
-// options change, a run could not be resumed with other options.
+// The loader orders pairs so that each group of this many has similar lengths. A group is not a
+// step's pairs: their number depends on options, and then a run that is resumed with other options
+// would read the pairs in another order.
 constexpr int64_t PAIRS_GROUP = 32;
 LoaderConfig Trainer::loader_config() const {
     const int step = batch_unit();    // the loader has prompts without answers

@@ -4,6 +4,7 @@
 #include "train/train.h"
 
 #include <cmath>
+#include <cstring>
 
 FlagGroup pair_flags(TrainOptions& o) {
     return {"Encoder-decoders",
@@ -48,7 +49,14 @@ class PairLoss : public StepLoss {
     // Every rank measures all pairs.
     Result<double> validate(const Show&) override {
         const auto& file = static_cast<const PairsFile&>(*t.val_source);
-        return pairs_loss(*t.device.model, file, seq2seq, std::max<int64_t>(1, t.o.eval_tokens / t.o.seq_len)).loss;
+        const int64_t most = t.o.eval_tokens ? std::max<int64_t>(1, t.o.eval_tokens / t.o.seq_len) : file.samples();
+        const double loss = pairs_loss(*t.device.model, file, seq2seq, most).loss;
+        if (!t.ranks.coordinator) return loss;
+        // Rank 0's loss decides for all: a GPU may have chosen other algorithms on another rank.
+        const std::string first = t.ranks.coordinator->broadcast({reinterpret_cast<const char*>(&loss), sizeof loss});
+        double agreed = 0;
+        memcpy(&agreed, first.data(), sizeof agreed);
+        return agreed;
     }
     void add_metrics(Json& row) const override { row.set("targets", t.sizes[(t.state.step - 1) % 2].terms); }
 

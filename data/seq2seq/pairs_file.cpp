@@ -24,10 +24,9 @@ Result<std::shared_ptr<PairsFile>> PairsFile::read(const PairsFileOptions& optio
     size_t around = 0;
     seq2seq_encode(tokenizer, "", 0, &around);
     if (around == 0) return fail(Exit::usage, "%s: expected a tokenizer with an end token (EOS)", o.flag.c_str());
-    for (auto [limit, name] : {std::pair{o.source_S, "--source-len"}, {o.S, "--seq-len"}})
-        if (size_t(limit) <= around)
-            return fail(Exit::usage, "%s %d: expected at least %zu, as the tokenizer puts %zu tokens around a text",
-                        name, limit, around + 1, around);
+    if (const int limit = std::min(o.source_S, o.S); size_t(limit) <= around)
+        return fail(Exit::usage, "--seq-len %d: expected at least %zu, as the tokenizer puts %zu tokens around a text",
+                    limit, around + 1, around);
     auto encode = [&](const Segment& line) -> Result<Encoded> {
         const SourceTarget pair = TRY(source_target_parse(line.text, line.where));
         Encoded e;
@@ -118,11 +117,10 @@ std::string PairsFile::text() const {
 std::string PairsFile::note() const {
     std::string all;
     if (counts.cut_sources + counts.cut_targets)
-        all += formatted(
-            "; %s cut to %d tokens and %s to %d (%s; --source-len and --seq-len keep more, --too-long drop "
-            "leaves them out)",
-            counted(counts.cut_sources, "source").c_str(), o.source_S, counted(counts.cut_targets, "target").c_str(),
-            o.S, counted(counts.cut_tokens, "token").c_str());
+        all += formatted("; %s cut to %d tokens and %s to %d (%s; a larger --seq-len keeps more)",
+                         counted(counts.cut_sources, "source").c_str(), o.source_S,
+                         counted(counts.cut_targets, "target").c_str(), o.S,
+                         counted(counts.cut_tokens, "token").c_str());
     if (counts.dropped)
         all += formatted("; %s left out, with a source of more than %d tokens or a target of more than %d",
                          counted(counts.dropped, "pair").c_str(), o.source_S, o.S);

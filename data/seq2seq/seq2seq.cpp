@@ -21,11 +21,11 @@ int end_token(const Tokenizer& t) { return t.vocabulary().eos >= 0 ? t.vocabular
 void append(std::vector<int>& to, const std::vector<int>& ids) { to.insert(to.end(), ids.begin(), ids.end()); }
 }    // namespace
 
-std::vector<int> seq2seq_encode(const Tokenizer& t, std::string_view text, int most, size_t* length) {
+std::vector<int> seq2seq_encode(const Tokenizer& t, std::string_view text, int most, size_t* length, bool special) {
     const int end = t.vocabulary().after.empty() ? end_token(t) : -1;
-    std::vector<int> ids = t.encode_text(text, 0, true).ids;
+    std::vector<int> ids = t.encode_text(text, 0, special).ids;
     *length = ids.size() + (end >= 0);
-    if (most > 0 && *length > size_t(most)) ids = t.encode_text(text, std::max(1, most - (end >= 0)), true).ids;
+    if (most > 0 && *length > size_t(most)) ids = t.encode_text(text, std::max(1, most - (end >= 0)), special).ids;
     if (end >= 0) ids.push_back(end);
     return ids;
 }
@@ -41,17 +41,18 @@ Status Seq2Seq::size_spans() {
         if (n - bad + parts + 1 > o.source_S) break;
         text = n, corrupted = bad, spans = parts;
     }
-    if (text == 0) return fail(Exit::usage, "--source-len %d: expected at least 3 for span corruption", o.source_S);
+    if (text == 0)
+        return fail(Exit::usage, "sources of %d tokens: expected at least 3 for span corruption", o.source_S);
     const int length = corrupted + spans + 1;
     if (o.S > 0 && o.S < length)
-        return fail(Exit::usage, "--seq-len %d: sources of %d tokens (--source-len) have targets of %d", o.S,
-                    o.source_S, length);
+        return fail(Exit::usage, "--seq-len %d: sources of %d tokens have targets of %d", o.S, o.source_S, length);
     o.S = length;
     if (size_t(spans) > sentinels.size())
-        return fail(Exit::usage,
-                    "--source-len %d: expected a tokenizer with %d sentinels <extra_id_0>, <extra_id_1>, ... for the "
-                    "spans, found %zu: give a smaller --source-len, or a tokenizer with more",
-                    o.source_S, spans, sentinels.size());
+        return fail(
+            Exit::usage,
+            "sources of %d tokens: expected a tokenizer with %d sentinels <extra_id_0>, <extra_id_1>, ... for the "
+            "spans, found %zu: expected shorter sources, or a tokenizer with more",
+            o.source_S, spans, sentinels.size());
     return {};
 }
 
@@ -92,8 +93,7 @@ Result<Seq2Seq> Seq2Seq::make(const Seq2SeqOptions& options, const Tokenizer& to
         return fail(Exit::usage, "--seq-len %d: expected at least %zu for a text of two tokens", s.o.S,
                     s.before.size() + s.after.size() + 2);
     if (s.o.source_S < s.o.S)
-        return fail(Exit::usage,
-                    "--source-len %d: expected at least --seq-len %d, as a source may be as long as its text",
+        return fail(Exit::usage, "sources of %d tokens: expected at least %d, as a source may be as long as its text",
                     s.o.source_S, s.o.S);
     s.corrupted = std::clamp(int(std::nearbyint(s.text * s.o.density)), 1, s.text);
     return s;

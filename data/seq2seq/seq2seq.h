@@ -28,9 +28,11 @@ struct Seq2SeqBatch {
 };
 
 // Encodes a source or a target as the tokenizer's template says; a template that puts nothing
-// behind a text gets an end token. Names of special tokens become these tokens. most > 0: tokens of
-// the text are dropped from its end until `most` ids are left. *length: number of ids before that.
-std::vector<int> seq2seq_encode(const Tokenizer& tokenizer, std::string_view text, int most, size_t* length);
+// behind a text gets an end token. special: names of special tokens become these tokens. most > 0:
+// tokens of the text are dropped from its end until `most` ids are left. *length: number of ids
+// before that.
+std::vector<int> seq2seq_encode(const Tokenizer& tokenizer, std::string_view text, int most, size_t* length,
+                                bool special = true);
 
 struct Seq2SeqOptions {
     Seq2SeqKind kind = Seq2SeqKind::pairs;

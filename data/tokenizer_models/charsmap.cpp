@@ -2,6 +2,7 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/console.h"
@@ -33,8 +34,9 @@ uint32_t Charsmap::unit(size_t i) const { return i < trie.size() / 4 ? word_at(t
 size_t Charsmap::find(std::string_view text, bool longest, std::string_view& replacement) const {
     if (trie.empty()) return 0;
     auto offset = [](uint32_t u) { return size_t(u >> 10) << ((u & 0x200) >> 6); };
+    constexpr size_t MOST = 1024;    // bytes of a key or a replacement; only a damaged file has more
     size_t at = offset(unit(0)), found = 0;
-    for (size_t i = 0; i < text.size() && text[i]; i++) {
+    for (size_t i = 0; i < std::min(text.size(), MOST) && text[i]; i++) {
         const auto byte = static_cast<unsigned char>(text[i]);
         at ^= byte;
         const uint32_t u = unit(at);
@@ -43,7 +45,7 @@ size_t Charsmap::find(std::string_view text, bool longest, std::string_view& rep
         if (!(u >> 8 & 1)) continue;
         const size_t value = unit(at) & 0x7FFFFFFF;
         if (value > replacements.size()) continue;
-        const std::string_view rest = replacements.substr(value);
+        const std::string_view rest = replacements.substr(value, MOST);
         replacement = rest.substr(0, rest.find('\0'));
         found = i + 1;
         if (!longest) break;

@@ -147,6 +147,7 @@ Status eval_pairs(EvalOptions o) {
         const int S = o.seq_len ? o.seq_len : c.default_length();
         return Capacity{.B = o.batch ? o.batch : 8, .S = S, .source = S};
     }));
+    TRY(check_length(o.model_options, m.model->c, o.seq_len));
     TRY(check_tokenizer(m));
     Model& g = *m.model;
     const int S = g.plan.S, pad = std::max(0, m.tokenizer.vocabulary().pad);

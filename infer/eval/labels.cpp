@@ -118,6 +118,9 @@ LabelledText encode_words(const LabelledLine& line, const std::vector<int>& clas
 }
 }    // namespace
 
+static Status too_short(int S) {
+    return fail(Exit::usage, "--seq-len %d: the tokenizer's own tokens leave no room for a text; expected more", S);
+}
 Result<std::vector<LabelledText>> encode_labels(const LabelledFile& file, const Config& c, const Tokenizer& tokenizer,
                                                 int S) {
     const bool numbers = c.predicts_values();
@@ -136,7 +139,7 @@ Result<std::vector<LabelledText>> encode_labels(const LabelledFile& file, const 
         for (const std::string& label : line.labels) {
             char* end = nullptr;
             const float number = strtof(label.c_str(), &end);
-            if (numbers && *end)
+            if (numbers && (*end || end == label.c_str()))
                 return fail(Exit::usage, "%s: label: expected a number, found \"%s\"", line.where.c_str(),
                             label.substr(0, 60).c_str());
             if (!numbers && !index.contains(label))
@@ -145,13 +148,18 @@ Result<std::vector<LabelledText>> encode_labels(const LabelledFile& file, const 
             targets.push_back(numbers ? std::bit_cast<int>(number) : index[label]);
         }
         if (line.apart) {
+            if (size_t(S) <= tokenizer.vocabulary().after.size()) return too_short(S);
             all.push_back(encode_words(line, targets, tokenizer, size_t(S)));
+            if (all.back().ids.empty())
+                return fail(Exit::input, "%s: text: expected a token at least, found none", line.where.c_str());
+            if (all.back().ids.size() > size_t(S)) return too_short(S);
             continue;
         }
         const EncodedText e = line.has_pair ? tokenizer.encode_pair(line.words[0], line.pair, S)
                                             : tokenizer.encode_text(line.words[0], S);
         if (e.ids.empty())
             return fail(Exit::input, "%s: text: expected a token at least, found none", line.where.c_str());
+        if (e.ids.size() > size_t(S)) return too_short(S);
         LabelledText text = {e.ids, std::vector<int>(e.ids.size(), NO_VALUE)};
         text.targets[0] = targets[0];
         const auto second = std::find(e.segments.begin(), e.segments.end(), 1);

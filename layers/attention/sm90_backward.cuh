@@ -105,8 +105,8 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 // ---- common to the main kernels -----------------------------------------------------------------
 
 // A block's work: a tile of keys of one key/value head, and query tiles first, ..., first + tiles -
-// 1 of each query head that uses this key/value head. Keys to which no query attends (padding of a
-// source) have none.
+// 1 of each query head that uses this key/value head. If no query attends to the keys (padding of a
+// source), `tiles` is 0, and the block only writes zeros to dk and dv.
 struct TileCoord {
     int b, kv_head, tile, first, tiles, group;
     template <int HS> __device__ static TileCoord of(const Backward& a, int i) {

@@ -46,7 +46,7 @@ const Family GPT2 = {
 const std::vector<const Family*>& families() {
     static const std::vector<const Family*> all = [] {
         std::vector<const Family*> list = {&GPT2};
-        for (const auto* rows : {&llama_families(), &gpt_families(), &encoder_families(), &pair_families()})
+        for (const auto* rows : {&llama_families(), &gpt_families(), &encoder_families(), &encoder_decoder_families()})
             for (const Family& family : *rows) list.push_back(&family);
         return list;
     }();

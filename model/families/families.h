@@ -116,7 +116,7 @@ struct Family {
     std::vector<Preset> presets = {};
 };
 const std::vector<const Family*>& families();
-// Exit 2: the model is an encoder-decoder, for which the command (such as "train") has no sources.
+// Exit 2: the model is an encoder-decoder, for which the command (such as "bench") has no sources.
 Status check_no_encoder(const Config& c, const char* command);
 // Feature that flatgpt lacks for a model_type that it cannot load; null: the model_type is unknown.
 const char* missing_for(const std::string& type);
@@ -126,5 +126,5 @@ constexpr int nanochat_window(int T) { return (T / 4 + (T % 4 != 0) + 127) / 128
 // Families like Llama, like GPT-2, like BERT and like T5. families() joins them.
 const std::vector<Family>& llama_families();
 const std::vector<Family>& encoder_families();
-const std::vector<Family>& pair_families();
+const std::vector<Family>& encoder_decoder_families();
 const std::vector<Family>& gpt_families();

@@ -1,4 +1,4 @@
-// pairs.cpp - families of encoder-decoders: T5, BART, Marian.
+// encoder_decoders.cpp - families of encoder-decoders: T5, BART, Marian.
 #include "families.h"
 
 namespace {
@@ -167,7 +167,7 @@ Family scaled_t5(Family family) {
 }
 }    // namespace
 
-const std::vector<Family>& pair_families() {
+const std::vector<Family>& encoder_decoder_families() {
     static const std::vector<Family> rows = {
         scaled_t5(
             t5("t5", "T5ForConditionalGeneration",
