@@ -83,8 +83,8 @@ struct Heads {
     int max_distance = 0;
     Dropout dropout = {};    // for the probabilities
     // Cross-attention (cross_attention_*): positions of each source, the sequence that has the keys
-    // and values; 0: it is the queries' own. Without spans a query attends to its whole source. Else
-    // `keys` (B,S) has ranges of it, none of them empty, and `queries` (B,source) ranges of queries,
+    // and values; 0: it is the queries' own. Without spans a query attends to its whole source.
+    // Else `keys` (B,S) has ranges of it, none empty, and `queries` (B,source) ranges of queries,
     // empty for padding of the source. Excludes windows and sparse patterns.
     int source = 0;
     int HV = 0;    // elements of a value and of y per head; 0: HS
