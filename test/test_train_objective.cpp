@@ -159,7 +159,7 @@ TEST_CASE("train objective: what cannot be together is refused, both options nam
     must({"train", "--dry-run", "--vocab", "50", "--documents"}, 2, "no token that parts documents");
     must(toy.command("a", {}));
     const std::string model = toy.dir + "/a", text = toy.dir + "/text.jsonl", data = toy.dir + "/docs_val_000.bin";
-    must({"eval", model}, 2, "--data, --text, --labels, --needle or --task is required");
+    must({"eval", model}, 2, "--data, --text, --labels, --pairs, --needle or --task is required");
     must({"eval", model, "--data", data, "--text", text}, 2, "--data and --text exclude each other");
     must({"eval", model, "--text", text, "--documents"}, 2, "--documents needs --data");
     must({"eval", model, "--data", data, "--field", "x"}, 2, "--field needs --text");
