@@ -200,7 +200,8 @@ Status head_parse(const JsonFields& f, Config* c) {
             return fail(Exit::input, "%s: architectures: expected one of %s, found %s", f.name.c_str(), known.c_str(),
                         names.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 80).c_str());
     }
-    c->head = head->kind, c->transform = head->transform;
+    c->head = head->kind;
+    c->transform = head->transform;
     c->transform_act = head->act.value_or(c->activation);
     return classes_parse(f, c);
 }

@@ -1,5 +1,5 @@
-// bpe_train.cpp - learns the merges of a byte-pair encoding, and a WordPiece vocabulary, which is
-// one over characters whose symbols within a word have the prefix "##".
+// bpe_train.cpp - learns the merges of a byte-pair encoding. A WordPiece vocabulary is learnt by
+// the same merges, of characters; symbols within a word have the prefix "##".
 //
 // While the text is read, all cores count its distinct pieces; only these are kept. They are then
 // stored one after the other, a symbol for each byte or character, and merged in place. Each pair
@@ -139,7 +139,7 @@ void Merger::count_pairs() {
 
 // Merges the pair at `at`, unless it was merged away, and updates the counts of adjacent pairs.
 void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created) {
-    const bool known = size_t(id) + 1 < token.size();    // its pairs may have counts
+    const bool known = size_t(id) + 1 < token.size();    // pairs with id may have counts
     if (symbol[at] != left) return;                      // merged away
     size_t middle = after(at);
     if (symbol[middle] != right) return;
@@ -230,8 +230,13 @@ Result<Tokenizer> wordpiece_train(const TokenizerTraining& training) {
         v.added.push_back({.id = int(v.tokens.size()), .special = true});
         v.tokens.push_back(name);
     }
-    v.pad = 0, v.unknown = 1, v.cls = v.bos = 2, v.sep = v.eos = 3, v.mask = 4;
-    v.before = {v.cls}, v.after = {v.sep};
+    v.pad = 0;
+    v.unknown = 1;
+    v.cls = v.bos = 2;
+    v.sep = v.eos = 3;
+    v.mask = 4;
+    v.before = {v.cls};
+    v.after = {v.sep};
     v.pair = {{v.cls, 0}, {TemplatePart::FIRST, 0}, {v.sep, 0}, {TemplatePart::SECOND, 1}, {v.sep, 1}};
     WordCounts counts = TRY(count_words(training, v));
     TRY(check_size(counts));

@@ -108,7 +108,7 @@ template <class Step> void each_character(std::string_view text, Step step) {
     }
 }
 void append_lower(std::string& out, uint32_t c) {
-    if (c == 0x130) out += "i\u0307";    // the only one whose lower case has two characters
+    if (c == 0x130) out += "i\u0307";    // no other lower case has two characters
     else append_utf8(out, uint32_t(utf8proc_tolower(utf8proc_int32_t(c))));
 }
 std::string lower_case(std::string_view text) {

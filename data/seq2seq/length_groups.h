@@ -30,7 +30,7 @@ class LengthGroups {
     const BaseOrder base;
     const Length length;
     mutable std::mutex mutex;
-    mutable Window kept[2];    // those used last: the thread that reads ahead may be in the next one
+    mutable Window kept[2];    // the last two used: the thread that reads ahead may be in the next one
 
     Window window(int64_t epoch, int64_t number, int64_t first, int64_t end, int64_t head) const;
 };

@@ -39,7 +39,9 @@ Status Seq2Seq::size_spans() {
         const int bad = std::clamp(int(std::nearbyint(n * o.density)), 1, n - 1);
         const int parts = std::clamp(int(std::nearbyint(bad / o.mean_span)), 1, std::min(bad, n - bad));
         if (n - bad + parts + 1 > o.source_S) break;
-        text = n, corrupted = bad, spans = parts;
+        text = n;
+        corrupted = bad;
+        spans = parts;
     }
     if (text == 0)
         return fail(Exit::usage, "sources of %d tokens: expected at least 3 for span corruption", o.source_S);

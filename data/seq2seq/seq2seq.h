@@ -21,7 +21,7 @@ struct SequencePair {
     std::vector<int> source, target;
 };
 // source (B,source_S), of which sequence b has source_lengths[b] tokens; decoder input `tokens` and
-// `targets` (B,S). Behind a sequence's end there is padding, whose target is -1.
+// `targets` (B,S). Padding follows a sequence's end; its target is -1.
 struct Seq2SeqBatch {
     int B = 0, S = 0, source_S = 0;
     std::vector<int> source, source_lengths, tokens, targets;

@@ -74,7 +74,8 @@ struct Reader : JsonReader {
             return wrong("model.max_input_chars_per_word", "a number of characters", longest);
         if (!longest.is_null()) v.longest_word = int(std::min<uint64_t>(longest.get<uint64_t>(), INT32_MAX));
         if (at(m, "continuing_subword_prefix").is_string()) v.continuing = text(m, "continuing_subword_prefix");
-        v.strip = Strip::words, v.cleanup = true;
+        v.strip = Strip::words;
+        v.cleanup = true;
         return {};
     }
 
@@ -231,9 +232,10 @@ struct Reader : JsonReader {
             const std::string type = text(d, "type");
             const bool prefix = text(d, "prepend_scheme") != "never" && flag(d, "add_prefix_space", true);
             if (type == "Strip" && text(d, "content") == " " && at(d, "start") != 0) v.strip = Strip::space;
-            else if (type == "WordPiece" && (at(d, "prefix").is_null() || at(d, "prefix") == v.continuing))
-                v.strip = Strip::words, v.cleanup = flag(d, "cleanup", true);
-            else if (type == "Metaspace" && prefix) v.strip = Strip::first_marks;
+            else if (type == "WordPiece" && (at(d, "prefix").is_null() || at(d, "prefix") == v.continuing)) {
+                v.strip = Strip::words;
+                v.cleanup = flag(d, "cleanup", true);
+            } else if (type == "Metaspace" && prefix) v.strip = Strip::first_marks;
             else if (type == "WordPiece") return wrong(where + ".prefix", "the model's prefix", at(d, "prefix"));
             else if (type != "Strip" && type != "Metaspace" && type != "ByteLevel" && type != "Replace" &&
                      type != "ByteFallback" && type != "Fuse")

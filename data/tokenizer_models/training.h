@@ -24,8 +24,8 @@ struct TokenizerTraining {
 };
 size_t training_cut(const TokenizerTraining& training, std::string_view text, size_t limit);
 
-// Learns a vocabulary of the kind. The result is equal for any number of threads. Exit 2: vocab out
-// of range; 3: no text; read's.
+// Learns a vocabulary of the kind. The result is equal for any number of threads. Exit 2: vocab
+// out of range; 3: no text; else what read() returns.
 //   bpe        256 bytes, merges and special tokens; ends early if no pair occurs twice. Each
 //              merge takes the most frequent pair, of equally frequent ones the lowest pair of ids.
 //   wordpiece  [PAD], [UNK], [CLS], [SEP], [MASK], the 1000 most frequent characters, each also

@@ -1,5 +1,5 @@
-// unigram.cpp - Unigram: of all segmentations of a piece into tokens the one with the largest sum
-// of scores (Kudo 2018), found from left to right (Viterbi).
+// unigram.cpp - Unigram (Kudo 2018): a piece is segmented into the tokens whose scores have the
+// largest sum. Viterbi's algorithm finds them from left to right.
 //
 // A character that is no token itself may be an unknown one, with a score of 10 below the lowest.
 // Unknown characters side by side are one token, or byte tokens. Order of the comparisons and sums

@@ -102,7 +102,7 @@ class Seeds {
     std::vector<Suffix> suffixes;
     std::vector<Candidate> found;
 
-    std::string_view text_of(const Suffix& s) const {    // its first LONGEST characters
+    std::string_view text_of(const Suffix& s) const {    // the suffix's first LONGEST characters
         const std::string_view rest = std::string_view(words[s.word].text).substr(s.at);
         size_t end = 0;
         for (size_t n = 0; end < rest.size() && n < LONGEST; n++) do

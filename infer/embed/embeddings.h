@@ -8,7 +8,7 @@
 // [CLS]), or the last position's, which in a causal model has attended to all.
 enum class Pooling { mean, first, last };
 inline const std::vector<std::string> POOLINGS = {"mean", "first", "last"};
-// The pooling of a model whose directory names none.
+// The pooling if a model's directory names none.
 inline Pooling usual_pooling(MaskKind mask) { return mask == MaskKind::causal ? Pooling::last : Pooling::mean; }
 
 // Settings of a sentence-transformers directory.

@@ -7,8 +7,8 @@
 
 // Corpus BLEU (Papineni et al. 2002) as sacrebleu 2 computes it by default (Post 2018): texts are
 // split as mteval-v13a does, orders 1 to 4, and a precision without a match is smoothed by NIST's
-// rule ("exp"; Chen & Cherry 2014, method 3). One reference per text. By order of n-grams: counts
-// of those that match, of all in the texts, and precisions in percent.
+// rule ("exp"; Chen & Cherry 2014, method 3). One reference per text. For each order of
+// n-grams: how many match, how many the texts have, and the precision in percent.
 struct BleuScore {
     static constexpr int ORDER = 4;
     double score = 0;    // 0 to 100
