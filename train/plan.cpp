@@ -1,4 +1,5 @@
 // plan.cpp - `flatgpt train` before the first step: ranks, device, batch, data, run directory.
+#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/file.h>
@@ -460,10 +461,14 @@ Status Trainer::open_run() {
                              "that all ranks share",
                              o.out.c_str()));
 }
-static std::string made_directory;
+static std::string out_directory;    // kept for remove_empty_run, which runs when there is no memory
+static bool made_directory;          // by this process
 Status Trainer::lock_run() {
     std::error_code error;
-    const bool made = std::filesystem::create_directories(o.out, error);
+    out_directory = o.out;
+    // main.cpp's out-of-memory handler calls quick_exit, which runs remove_empty_run.
+    std::at_quick_exit(remove_empty_run);
+    made_directory = std::filesystem::create_directories(o.out, error);
     if (error) return fail(Exit::io, "--out %s: cannot be created: %s", o.out.c_str(), error.message().c_str());
     const std::string path = o.out + "/lock";
     constexpr int FLAGS = O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW;
@@ -479,8 +484,6 @@ Status Trainer::lock_run() {
     if (!locked)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
                     lock_holder(path).c_str());
-    // main.cpp's out-of-memory handler calls quick_exit, which runs remove_empty_run.
-    if (made) made_directory = o.out, std::at_quick_exit(remove_empty_run);
     // A run's lock file names the process that held it last. If the lock file names none and there
     // is no checkpoint, nonempty files of these names were written by another program.
     const std::string last = lock_holder(path);
@@ -512,14 +515,18 @@ Status Trainer::lock_run() {
     return {};
 }
 
-void Trainer::remove_empty_run() {    // called when out of memory: allocates nothing
-    const int dir = made_directory.empty() ? -1 : open(made_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+// Called when out of memory: allocates no more than the list of the directory's entries.
+void Trainer::remove_empty_run() {
+    const int dir = made_directory ? open(out_directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     struct stat rows;
     if (dir < 0 || (fstatat(dir, "metrics.jsonl", &rows, 0) == 0 && rows.st_size > 0)) return;
-    for (const char* name : {"lock", "run.toml", "metrics.jsonl", "samples.jsonl", "README.md", REFERENCE_FILE})
-        unlinkat(dir, name, 0);
-    close(dir);
-    rmdir(made_directory.c_str());
+    constexpr const char* OURS[] = {"lock", "run.toml", "metrics.jsonl", "samples.jsonl", "README.md", REFERENCE_FILE};
+    DIR* entries = fdopendir(dir);
+    while (const dirent* entry = entries ? readdir(entries) : nullptr)
+        for (const char* name : OURS)    // or a temporary file of that name (base/file.h), which is longer
+            if (std::string_view(entry->d_name).starts_with(name)) unlinkat(dir, entry->d_name, 0);
+    entries ? closedir(entries) : close(dir);
+    rmdir(out_directory.c_str());
 }
 
 Status Trainer::open_metrics() {
