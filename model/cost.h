@@ -155,33 +155,33 @@ class CostModel {
         return {heads(B, S, h), 0, 2.0 * passes * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
     }
     // The cost assumes that all sequences are at the first one's position, because only that is
-    // read. Each cached key counts as read once.
+    // read.
     Cost cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
-        int first = cache.width * cache.SIZE - S;    // a full cache, if pos is unavailable
-        (void)read_device(&first, pos, sizeof first);
+        const int first = position(pos, cache.width * cache.SIZE - S);
         const double keys = (h.window ? std::min(first + S, h.window + S - 1) : first + S) + pattern(first, 1, h);
+        return of_cache(B, S, first, cache, h, pairs(first, S, h.window) + pattern(first, S, h), keys, S * row(h));
+    }
+    // All queries count as attending to as many keys as the first one.
+    Cost cross_cached(int B, int S, const int* last, const Pages& cache, const Heads& h) const {
+        const int at = position(last, cache.width * cache.SIZE - 1);
+        return of_cache(B, S, at, cache, h, S * (at + 1.0), at + 1.0, (e + i) * S * h.width());
+    }
+    int position(const int* pos, int full) const {    // full: of a full cache, if pos is unavailable
+        int first = full;
+        (void)read_device(&first, pos, sizeof first);
+        return first;
+    }
+    // pairs: of a query and a key that it sees, per sequence and head. Each of a sequence's `keys`
+    // counts as read once. rows: bytes of a sequence's other arrays.
+    Cost of_cache(int B, int S, int first, const Pages& cache, const Heads& h, double pairs, double keys,
+                  double rows) const {
         CallSizes call = heads(B, S, h);
         call.p = first;
         call.maxT = cache.width * cache.SIZE;
         call.cache = cache.type;
         call.decode = cache.decode(S);
         const double number = double(element_bytes(cache.type)) + (cache.k_scale ? 4.0 / h.HS : 0);
-        return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
-                2 * number * B * h.NKV * h.HS * keys + B * S * row(h)};
-    }
-    // All queries count as attending to as many keys as the first one.
-    Cost cross_cached(int B, int S, const int* last, const Pages& cache, const Heads& h) const {
-        int position = cache.width * cache.SIZE - 1;
-        (void)read_device(&position, last, sizeof position);
-        const double keys = position + 1;
-        CallSizes call = heads(B, S, h);
-        call.p = position;
-        call.maxT = cache.width * cache.SIZE;
-        call.cache = cache.type;
-        call.decode = cache.decode(S);
-        const double number = double(element_bytes(cache.type)) + (cache.k_scale ? 4.0 / h.HS : 0);
-        return {call, 0, 4.0 * B * S * h.width() * keys,
-                B * (2 * number * h.NKV * h.HS * keys + (e + i) * S * h.width())};
+        return {call, 0, 4.0 * B * h.NH * pairs * h.HS, B * (2 * number * h.NKV * h.HS * keys + rows)};
     }
     Cost rope_cached(int B, int S, const int* pos, const Pages& cache, const Heads& h, const QkNormRope& t,
                      const void* w) const {

@@ -299,18 +299,18 @@ template <int W, class T, int E> __device__ inline void put_out(T* y, const Stat
 
 // Kinds of calls of decode_kernel. AsTheyAre: one position, queries and key already rotated.
 // WithRope: one position, rotated here. Several: S positions, whose keys are in the cache.
-// has_key: qkv has the position's own key and value; else all keys are in the cache.
-struct AsTheyAre {
-    static constexpr bool TURNS = false;
+// APPENDS: the kernel writes the position's key and value, which qkv has, to the cache; else all
+// keys are there. A constant, because a flag read at run time costs registers.
+template <bool FROM_QKV> struct AsTheyAre {
+    static constexpr bool TURNS = false, APPENDS = FROM_QKV;
     static constexpr int S = 1;
-    bool has_key;
 };
 struct Several {
-    static constexpr bool TURNS = false, has_key = false;
+    static constexpr bool TURNS = false, APPENDS = false;
     int S;
 };
 template <class T> struct WithRope {
-    static constexpr bool TURNS = true, has_key = true;
+    static constexpr bool TURNS = true, APPENDS = true;
     static constexpr int S = 1;
     RopeCall c;
     const T *qw, *kw;
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(THREADS)
     decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
                   Scores scores, const First first) {
     constexpr bool SEVERAL = std::is_same_v<First, Several>;
-    const bool appends = std::is_same_v<T, X> && first.has_key;
+    static_assert(std::is_same_v<T, X> || !First::APPENDS);
     const int HS = h.HS, rows = THREADS / lanes, lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes;
     const Work<G> w(h, first.S, splits);
     Queries<G, E, SEVERAL ? G : 1> queries;
@@ -386,8 +386,8 @@ __global__ void __launch_bounds__(THREADS)
             const int i = j + u * rows, at = seen.key(min(i, keys.to - 1));
             const int64_t cache_row = cache.row(w.b, w.kv, at);
             const X *from_k = all_k + cache_row * HS, *from_v = all_v + cache_row * HS;
-            if constexpr (std::is_same_v<T, X>)
-                if (appends && at == p) from_k = new_k, from_v = new_v;
+            if constexpr (First::APPENDS)
+                if (at == p) from_k = new_k, from_v = new_v;
             k.x[u].from(from_k, lane, HS);
             v.x[u].from(from_v, lane, HS);
             if (LARGEST<X> != 0) k.factor[u] = cache.k_scale[cache_row], v.factor[u] = cache.v_scale[cache_row];
@@ -395,8 +395,8 @@ __global__ void __launch_bounds__(THREADS)
         }
         add_keys<SHAPED>(s, queries, h, scores, k, v, key, lanes);
     }
-    if constexpr (std::is_same_v<T, X>)
-        if (appends && w.split == 0 && w.cut == 0 && row == 0) {
+    if constexpr (First::APPENDS)
+        if (w.split == 0 && w.cut == 0 && row == 0) {
             const int64_t cache_row = cache.row(w.b, w.kv, p) * HS;
             copy_row<E, W>(all_k + cache_row, new_k, lane, HS);
             copy_row<E, W>(all_v + cache_row, new_v, lane, HS);
@@ -419,6 +419,16 @@ template <class T, class X, int G, int E, int W, class First>
 void decode_shape(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const int* pos, Heads h, First first) {
     for_shape(Scores(h), [&](auto SHAPED) { decode<T, X, G, E, W, SHAPED>(x, y, qkv, cache, pos, h, first); });
 }
+// One position. Only rows of T may be unaligned: the prompt's kernels take those of other types.
+template <class T, class X, class First> void decode_one(const CachedPlan& x, T* y, const T* qkv, const Pages& cache,
+                                                         const int* pos, Heads h, bool aligned, First first) {
+    if constexpr (std::is_same_v<T, X>)
+        if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, qkv, cache, pos, h, first);
+    (x.E == 32  ? decode_shape<T, X, 1, 32, VEC<T>, First>
+     : x.G == 1 ? decode_shape<T, X, 1, 8, VEC<T>, First>
+     : x.G == 2 ? decode_shape<T, X, 2, 8, VEC<T>, First>
+                : decode_shape<T, X, 4, 8, VEC<T>, First>)(x, y, qkv, cache, pos, h, first);
+}
 
 }    // namespace
 
@@ -434,14 +444,11 @@ static void attend_cache(T* y, const T* q, bool has_keys, Pages cache, int B, in
     if (has_keys && S > 1 && cache.from_start && !cache_converts)    // if it converts, queries must read rounded keys
         return attention_forward(y, static_cast<float*>(scratch), q, B, S, h);
     if (prompt) return attention_prompt(y, q, cache, B, S, pos, h);
-    const AsTheyAre one = {has_keys};
-    if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, q, cache, pos, h, one);
+    if (has_keys && !cache_converts && S == 1)
+        return decode_one<T, T>(x, y, q, cache, pos, h, aligned, AsTheyAre<true>{});
     with_cache_type<T>(cache.type, [&]<class X>(X*) {
         if (S > 1) return decode_shape<T, X, 4, 8, VEC<T>>(x, y, q, cache, pos, h, Several{S});
-        (x.E == 32  ? decode_shape<T, X, 1, 32, VEC<T>, AsTheyAre>
-         : x.G == 1 ? decode_shape<T, X, 1, 8, VEC<T>, AsTheyAre>
-         : x.G == 2 ? decode_shape<T, X, 2, 8, VEC<T>, AsTheyAre>
-                    : decode_shape<T, X, 4, 8, VEC<T>, AsTheyAre>)(x, y, q, cache, pos, h, one);
+        decode_one<T, X>(x, y, q, cache, pos, h, aligned, AsTheyAre<false>{});
     });
 }
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {

@@ -23,14 +23,14 @@ template <class X, class F> __device__ inline void put_row(X* rows, float* facto
 }
 
 template <class T, class X> __global__ void __launch_bounds__(THREADS)
-    append_kernel(const T* kvs, Pages cache, int64_t n, int S, const int* pos, Heads h) {
-    const int64_t i = int64_t(blockIdx.x) * WARPS + threadIdx.x / 32, at = i / (2 * h.NKV);    // at: (b,s)
+    append_kernel(const T* k, int64_t width, Pages cache, int64_t n, int S, const int* pos, int NKV, int HS) {
+    const int64_t i = int64_t(blockIdx.x) * WARPS + threadIdx.x / 32, at = i / (2 * NKV);    // at: (b,s)
     if (i >= n || pos[at] < 0) return;
-    const int head = int(i % (2 * h.NKV)), kv = head % h.NKV;
-    const bool value = head >= h.NKV;
+    const int head = int(i % (2 * NKV)), kv = head % NKV;
+    const bool value = head >= NKV;
     const int64_t row = cache.row(int(at / S), kv, pos[at]);
-    const T* from = kvs + at * h.kv_row() + h.first_k() + head * h.HS;
-    put_row(static_cast<X*>(value ? cache.v : cache.k), value ? cache.v_scale : cache.k_scale, row, h.HS,
+    const T* from = k + at * width + head * HS;
+    put_row(static_cast<X*>(value ? cache.v : cache.k), value ? cache.v_scale : cache.k_scale, row, HS,
             [&](int d) { return to_float(from[d]); });
 }
 
@@ -63,7 +63,8 @@ unsigned blocks(int64_t rows) { return unsigned(ceil_div(rows, WARPS)); }
 template <class T> void cache_append(Pages cache, const T* kv, int B, int S, const int* pos, Heads h) {
     const int64_t n = int64_t(B) * S * 2 * h.NKV;
     with_cache_type<T>(cache.type, [&]<class X>(X*) {
-        launch(append_kernel<T, X>, {blocks(n), THREADS}, kv, cache, n, S, pos, h);
+        launch(append_kernel<T, X>, {blocks(n), THREADS}, kv + h.first_k(), int64_t(h.kv_row()), cache, n, S, pos,
+               h.NKV, h.HS);
     });
 }
 template <class T>
