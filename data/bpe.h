@@ -22,8 +22,10 @@ struct TextCut {
 
 // A text, or a pair of texts, between the special tokens of the tokenizer's template. segments: by
 // token, 0 for the first text and 1 for the second one (token type ids), or as the template says.
+// whole: number of ids before cutting.
 struct EncodedText {
     std::vector<int> ids, segments;
+    size_t whole = 0;
 };
 
 class Tokenizer {

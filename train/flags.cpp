@@ -99,7 +99,7 @@ std::vector<Flag> model_flags(TrainOptions& o) {
     return flags;
 }
 FlagGroup chat_flags(TrainOptions& o) {
-    const std::vector<std::string> chat = {"--chat"}, either = {"--chat or --prefer"},
+    const std::vector<std::string> chat = {"--chat"}, read = {"--chat, --prefer or --pairs"},
                                    any = {"--chat, --prefer or --prompts"};
     return {"Conversations",
             {},
@@ -127,9 +127,9 @@ FlagGroup chat_flags(TrainOptions& o) {
                  .needs = chat},
                 {.name = "--too-long",
                  .to = &o.too_long,
-                 .help = "a conversation longer than --seq-len is cut, or left out",
+                 .help = "a conversation or pair longer than --seq-len is cut, or left out",
                  .choices = {"cut", "drop"},
-                 .needs = either},
+                 .needs = read},
             }};
 }
 FlagGroup preference_flags(TrainOptions& o) {

@@ -67,7 +67,7 @@ constexpr const char *SHARDS = "names, or with other weights, --pack or --seq-le
                          "gives now: with another file, --chat-template, --train-on, --pack, --too-long or "
                          "--seq-len",
                      *PAIRS = "gives now: with another file, --chat-template, --too-long or --seq-len",
-                     *SOURCES = "gives now: with another file or --seq-len",
+                     *SOURCES = "gives now: with another file, --too-long or --seq-len",
                      *LABELS = "gives now: with another file or --seq-len",
                      *PROMPTS = "gives now: with another file, --chat-template, --answer-tokens or --seq-len";
 
@@ -116,7 +116,7 @@ const ObjectiveRow OBJECTIVES[] = {
      .settings = LABELS,
      .sequences = 1,
      .weighted = false,
-     .choose = &Trainer::choose_labels,
+     .choose = &Trainer::no_work,
      .read = &Trainer::read_labels_file,
      .open = &Trainer::open_lines,
      .preview = &Trainer::no_preview,

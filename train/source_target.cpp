@@ -4,7 +4,6 @@
 #include "train/train.h"
 
 #include <cmath>
-#include <cstring>
 
 FlagGroup pair_flags(TrainOptions& o) {
     return {"Encoder-decoders",
@@ -50,13 +49,7 @@ class PairLoss : public StepLoss {
     Result<double> validate(const Show&) override {
         const auto& file = static_cast<const PairsFile&>(*t.val_source);
         const int64_t most = t.o.eval_tokens ? std::max<int64_t>(1, t.o.eval_tokens / t.o.seq_len) : file.samples();
-        const double loss = pairs_loss(*t.device.model, file, seq2seq, most).loss;
-        if (!t.ranks.coordinator) return loss;
-        // Rank 0's loss decides for all: a GPU may have chosen other algorithms on another rank.
-        const std::string first = t.ranks.coordinator->broadcast({reinterpret_cast<const char*>(&loss), sizeof loss});
-        double agreed = 0;
-        memcpy(&agreed, first.data(), sizeof agreed);
-        return agreed;
+        return pairs_loss(*t.device.model, file, seq2seq, most).loss;
     }
     void add_metrics(Json& row) const override { row.set("targets", t.sizes[(t.state.step - 1) % 2].terms); }
 
@@ -83,6 +76,7 @@ Status Trainer::choose_source_target() {
 Result<std::shared_ptr<LineSource>> Trainer::read_source_target(const std::string& pattern, const std::string& flag) {
     return std::shared_ptr<LineSource>(TRY(PairsFile::read({.pattern = pattern,
                                                             .flag = flag,
+                                                            .drop = o.too_long == "drop",
                                                             .source_S = o.seq_len,
                                                             .S = o.seq_len,
                                                             .vocab = config.V,

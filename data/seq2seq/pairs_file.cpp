@@ -28,10 +28,11 @@ Result<std::shared_ptr<PairsFile>> PairsFile::read(const PairsFileOptions& optio
         return fail(Exit::usage, "--seq-len %d: expected at least %zu, as the tokenizer puts %zu tokens around a text",
                     limit, around + 1, around);
     auto encode = [&](const Segment& line) -> Result<Encoded> {
-        const SourceTarget pair = TRY(source_target_parse(line.text, line.where));
+        SourceTarget pair = TRY(source_target_parse(line.text, line.where));
         Encoded e;
         e.ids.source = seq2seq_encode(tokenizer, pair.source, o.source_S, &e.source_length);
         e.ids.target = seq2seq_encode(tokenizer, pair.target, o.S, &e.target_length);
+        if (o.target_texts) e.target = std::move(pair.target);
         return e;
     };
     auto all = std::make_shared<PairsFile>();
@@ -54,6 +55,7 @@ void PairsFile::add(Encoded e) {
     }
     counts.cut_sources += lost_source > 0, counts.cut_targets += lost_target > 0;
     counts.cut_tokens += lost_source + lost_target;
+    if (o.target_texts) target_texts.push_back(std::move(e.target));
     for (const std::vector<int>* sequence : {&p.source, &p.target}) {
         for (int id : *sequence) CHECK(id >= 0 && id < o.vocab, "token %d of %d", id, o.vocab);
         begins.push_back(int64_t(ids.size()));
@@ -117,10 +119,10 @@ std::string PairsFile::text() const {
 std::string PairsFile::note() const {
     std::string all;
     if (counts.cut_sources + counts.cut_targets)
-        all += formatted("; %s cut to %d tokens and %s to %d (%s; a larger --seq-len keeps more)",
-                         counted(counts.cut_sources, "source").c_str(), o.source_S,
-                         counted(counts.cut_targets, "target").c_str(), o.S,
-                         counted(counts.cut_tokens, "token").c_str());
+        all += formatted(
+            "; %s cut to %d tokens and %s to %d (%s; a larger --seq-len keeps more, --too-long drop leaves them out)",
+            counted(counts.cut_sources, "source").c_str(), o.source_S, counted(counts.cut_targets, "target").c_str(),
+            o.S, counted(counts.cut_tokens, "token").c_str());
     if (counts.dropped)
         all += formatted("; %s left out, with a source of more than %d tokens or a target of more than %d",
                          counted(counts.dropped, "pair").c_str(), o.source_S, o.S);

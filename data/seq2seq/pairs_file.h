@@ -14,10 +14,11 @@ struct SourceTarget {
 Result<SourceTarget> source_target_parse(std::string_view line, const std::string& where);
 
 struct PairsFileOptions {
-    std::string pattern = {};    // shard_glob expands it; each file may be compressed
-    std::string flag = {};       // option that gave the pattern, for error texts
-    bool drop = false;           // leave out pairs beyond a limit, instead of cutting them
-    int source_S = 0, S = 0;     // limits, with the tokenizer's own tokens
+    std::string pattern = {};     // shard_glob expands it; each file may be compressed
+    std::string flag = {};        // option that gave the pattern, for error texts
+    bool drop = false;            // leave out pairs beyond a limit, instead of cutting them
+    bool target_texts = false;    // keep them, too, for scores of texts
+    int source_S = 0, S = 0;      // limits, with the tokenizer's own tokens
     int vocab = 0, pad = 0;
 };
 
@@ -44,6 +45,7 @@ class PairsFile : public LineSource {
     std::string text() const override;
     Status read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const override;
 
+    std::vector<std::string> target_texts;    // of the samples, if they are kept
     // Pairs that were left out are not in ids.
     struct Counts {
         int64_t lines = 0, dropped = 0;
@@ -53,6 +55,7 @@ class PairsFile : public LineSource {
   private:
     struct Encoded {
         SequencePair ids;
+        std::string target;
         size_t source_length = 0, target_length = 0;    // before cutting
     };
     void add(Encoded e);

@@ -23,11 +23,10 @@ void append(std::vector<int>& to, const std::vector<int>& ids) { to.insert(to.en
 
 std::vector<int> seq2seq_encode(const Tokenizer& t, std::string_view text, int most, size_t* length, bool special) {
     const int end = t.vocabulary().after.empty() ? end_token(t) : -1;
-    std::vector<int> ids = t.encode_text(text, 0, special).ids;
-    *length = ids.size() + (end >= 0);
-    if (most > 0 && *length > size_t(most)) ids = t.encode_text(text, std::max(1, most - (end >= 0)), special).ids;
-    if (end >= 0) ids.push_back(end);
-    return ids;
+    EncodedText e = t.encode_text(text, most > 0 ? std::max(1, most - (end >= 0)) : 0, special);
+    *length = e.whole + (end >= 0);
+    if (end >= 0) e.ids.push_back(end);
+    return std::move(e.ids);
 }
 
 // ---- sizes --------------------------------------------------------------------------------------

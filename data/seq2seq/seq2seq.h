@@ -52,7 +52,6 @@ class Seq2Seq {
     static Result<Seq2Seq> make(const Seq2SeqOptions& options, const Tokenizer& tokenizer);
 
     int width() const;    // LoaderConfig::S: tokens of a loader's row
-    int source_length() const { return o.source_S; }
     int target_length() const { return o.S; }
     // Targets of n sequences, of which the loader's source counts `given`.
     int64_t targets(int64_t n, int64_t given) const;

@@ -17,9 +17,10 @@ std::pair<size_t, size_t> shortened(size_t a, size_t b, size_t most) {
 
 EncodedText Tokenizer::encode_text(std::string_view text, int most, bool special) const {
     const Vocabulary& v = vocabulary();
-    EncodedText out{v.before, {}};
+    EncodedText out{v.before, {}, 0};
     std::vector<int> ids = encode(text, special);
     const size_t around = v.before.size() + v.after.size();
+    out.whole = ids.size() + around;
     if (most > 0) ids.resize(std::min(ids.size(), size_t(most) - std::min(size_t(most), around)));
     out.ids.insert(out.ids.end(), ids.begin(), ids.end());
     out.ids.insert(out.ids.end(), v.after.begin(), v.after.end());
@@ -37,11 +38,12 @@ EncodedText Tokenizer::encode_pair(std::string_view first, std::string_view seco
     if (v.pair.empty()) add(TemplatePart::FIRST, 0), add(TemplatePart::SECOND, 1);
     std::vector<int> a = encode(first, special), b = encode(second, special);
     const size_t around = size_t(std::count_if(parts.begin(), parts.end(), [](auto& p) { return p.id >= 0; }));
+    const size_t whole = a.size() + b.size() + around;
     if (most > 0) {
         const auto [na, nb] = shortened(a.size(), b.size(), size_t(most) - std::min(size_t(most), around));
         a.resize(na), b.resize(nb);
     }
-    EncodedText out;
+    EncodedText out{{}, {}, whole};
     for (const TemplatePart& p : parts) {
         if (p.id >= 0) out.ids.push_back(p.id);
         else if (p.id == TemplatePart::FIRST) out.ids.insert(out.ids.end(), a.begin(), a.end());

@@ -36,17 +36,12 @@ struct Embedder {
     }
     // Tokenizes a text and puts the tokenizer's tokens around it (BOS, [CLS], EOS). Exit 3: none.
     Result<std::vector<int>> encode(const std::string& text, const std::string& where) {
-        const Vocabulary& v = m.tokenizer.vocabulary();
-        std::vector<int> ids = m.tokenizer.encode(text, false);
-        const size_t longest = size_t(m.model->plan.S) - tokens_around();
-        if (ids.size() > longest) cut++;
-        ids.resize(std::min(ids.size(), longest));
-        ids.insert(ids.begin(), v.before.begin(), v.before.end());
-        ids.insert(ids.end(), v.after.begin(), v.after.end());
-        if (ids.empty())
+        EncodedText e = m.tokenizer.encode_text(text, m.model->plan.S);
+        cut += e.whole > e.ids.size();
+        if (e.ids.empty())
             return fail(Exit::input, "%s: expected a text of at least one token, found an empty one; remove it",
                         where.c_str());
-        return ids;
+        return std::move(e.ids);
     }
     // Returns the next lines of the file, with their vectors; no lines: the end. Both take some 64
     // MiB, or one longer line.

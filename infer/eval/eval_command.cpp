@@ -151,17 +151,21 @@ Status eval_pairs(EvalOptions o) {
     TRY(check_tokenizer(m));
     Model& g = *m.model;
     const int S = g.plan.S, pad = std::max(0, m.tokenizer.vocabulary().pad);
-    const auto file = TRY(PairsFile::read(
-        {.pattern = o.pairs, .flag = "--pairs", .source_S = S, .S = S, .vocab = g.c.V, .pad = pad}, m.tokenizer));
+    const auto file = TRY(PairsFile::read({.pattern = o.pairs,
+                                           .flag = "--pairs",
+                                           .target_texts = true,
+                                           .source_S = S,
+                                           .S = S,
+                                           .vocab = g.c.V,
+                                           .pad = pad},
+                                          m.tokenizer));
     if (!file->note().empty()) Progress().note("note: --pairs: " + file->items() + file->note());
     const Seq2Seq seq2seq =
         TRY(Seq2Seq::make({.source_S = S, .S = S, .start = g.c.decoder_start, .pad = pad}, m.tokenizer));
     const double start = now_seconds();
     const PairsLoss loss = pairs_loss(g, *file, seq2seq, file->samples());
-    std::vector<std::string> texts, references;
-    TRY(each_json_line(
-        o.pairs, [](const Segment& line) { return source_target_parse(line.text, "--pairs"); },
-        [&](const Segment&, const SourceTarget& pair) { references.push_back(pair.target); }));
+    const std::vector<std::string>& references = file->target_texts;
+    std::vector<std::string> texts;
     Countdown countdown = {"eval", "pairs"};
     for (int64_t i = 0; i < file->samples(); i++) {
         const SequencePair pair = file->pair(i);
