@@ -151,9 +151,6 @@ Status check_length(const ModelOptions& model_options, const Config& c, int seq_
 }
 
 static Status check_source_use(const LoadedModel& m, const ModelOptions& model_options) {
-    if (m.model->encoder && m.model->c.position == Position::learned && model_options.quantize != "none")
-        return fail(Exit::usage, "--quantize %s: not for encoder-decoders with learned positions; leave it out",
-                    model_options.quantize.c_str());
     if (bool(m.model->encoder) == model_options.gives_source) return {};
     if (m.model->encoder)
         return fail(Exit::usage,
@@ -211,9 +208,7 @@ Status load_model(LoadedModel& m, const ModelOptions& model_options, DeviceOptio
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
         const Capacity size = capacity(config, opened.gpu);
-        // Packed weights have one table of learned positions, and two stacks need two.
-        const bool two_tables = config.encoder_layers && config.position == Position::learned;
-        const bool pack = !opened.gpu && size.mode == RunMode::infer && !size.flat && !two_tables;
+        const bool pack = !opened.gpu && size.mode == RunMode::infer && !size.flat;
         const Status s = load_weights(m, base, adapters, model_options, config, plan_for(config, size), pack,
                                       as_trained, device.dtype);
         if (beside.joinable()) beside.join();

@@ -163,7 +163,7 @@ void Model::fill_positions(Gpt& g) {
         const std::vector<int> buckets = relative_buckets(g.c.mask_kind != MaskKind::causal);
         op.upload(g.bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
     }
-    if (packed.any()) g.positions = packed.positions(c.position_offset);
+    if (packed.any()) g.positions = packed.positions(g.w.wpe, c.position_offset);
     else g.positions = g.w.wpe ? op.at(g.w.wpe, int64_t(c.position_offset) * c.embed_width()) : g.sinusoids;
     if (c.position != Position::sinusoidal) return;
     const std::vector<float> exact = ::sinusoids(c, c.T);

@@ -96,11 +96,12 @@ PackedWeights::Entry& PackedWeights::entry(int64_t offset) const {
     CHECK(after != entries.begin(), "no tensor at %lld", (long long)offset);
     return **--after;
 }
-Parameter* PackedWeights::positions(int first) {
+Parameter* PackedWeights::positions(const Parameter* wpe, int first) {
     for (auto& e : entries)
-        if (e->tensor.name == "wpe") {
-            positions_from_first.floats = e->weight.floats + first * e->tensor.cols;
-            return parameter(positions_from_first);
+        if (parameter(e->weight) == wpe) {
+            PackedWeight& rows = positions_from_first[wpe];
+            rows.floats = e->weight.floats + first * e->tensor.cols;
+            return parameter(rows);
         }
     return beside_numbers ? parameter(beside) : nullptr;
 }

@@ -1,6 +1,7 @@
 // packed_weights.h - parameters for inference: packed matrices (layers/quant/packed.h), each row in
 // its file's format or in a requested one.
 #pragma once
+#include <map>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,9 +29,9 @@ class PackedWeights {
     void assign(char* memory, float* trained = nullptr);    // memory: `bytes`, zeroed
     bool any() const { return !entries.empty(); }
     Parameter* at(int64_t offset) { return parameter(entry(offset).weight); }
-    // Position embeddings from row `first` on: rows of wpe or of the computed table. Null: neither
-    // exists.
-    Parameter* positions(int first);
+    // Position embeddings from row `first` on of a stack's table wpe, which at() has returned; or, if
+    // wpe is null, the computed table. Null: neither exists.
+    Parameter* positions(const Parameter* wpe, int first);
     float* position_table() { return beside.floats; }
 
     // Writes n elements, given as blocks of a format, from an offset of the flat buffer on
@@ -57,7 +58,8 @@ class PackedWeights {
         std::shared_ptr<const void> file = {};
     };
     std::vector<std::unique_ptr<Entry>> entries;    // by offset
-    PackedWeight beside = {}, positions_from_first = {};
+    PackedWeight beside = {};
+    std::map<const Parameter*, PackedWeight> positions_from_first;    // by table
     int64_t beside_numbers = 0;
     bool trains = false;    // trained tensors lie elsewhere
     int in_file = 0;        // number of matrices that use mapped files
