@@ -81,8 +81,8 @@ struct Gpt {
     Gpt* teacher = nullptr;
     Distillation distillation = {};
 
-    // The encoder: each block of this decoder attends to its output; null: none. The Model owns it. It
-    // has its own batch, and parameters in this store. forward() and backward() run both stacks.
+    // The encoder: each block of this decoder attends to its output; null: none. The Model owns it.
+    // It has its own batch, and parameters in this store. forward() and backward() run both stacks.
     Gpt* encoder = nullptr;
     int first_bucket = 1;               // bucket of block 0
     Activation* dcross_kv = nullptr;    // (NS,2*NKV*HS): gradient of the encoder's keys and values

@@ -160,7 +160,7 @@ Status keys_parse(const JsonFields& f, Config* c) {
 
 // Names of a classifier's classes: id2label, else num_labels of them, as transformers names them.
 Status classes_parse(const JsonFields& f, Config* c) {
-    constexpr int MOST = 4096;    // eval counts each pair of classes
+    constexpr int MOST = Config::MOST_CLASSES;
     if (c->head != HeadKind::texts && c->head != HeadKind::positions) return {};
     if (f.has("problem_type") && f.object["problem_type"] == "multi_label_classification")
         return fail(Exit::input, "%s: problem_type: flatgpt has one class for each text or position, found several",

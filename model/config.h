@@ -104,7 +104,8 @@ struct Config {
     HeadTransform transform = HeadTransform::none;
     Act transform_act = Act::gelu;
     bool transform_bias = true;
-    std::vector<std::string> classes = {};    // a classifier's; one: a number instead (regression)
+    static constexpr int MOST_CLASSES = 4096;    // eval counts each pair of classes
+    std::vector<std::string> classes = {};       // a classifier's; one: a number instead (regression)
     // Embeddings. segments: rows of a table that is added by a position's segment. embed_size:
     // width of the embeddings; a product follows their norm. 0: C, without the product.
     int segments = 0, embed_size = 0;

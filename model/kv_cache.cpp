@@ -214,7 +214,6 @@ Status KvCache::allocate_source(int most, int count) {
 }
 void KvCache::set_source(int length, int most) {
     CHECK(length > 0 && length <= source.positions, "a source of %d", length);
-    source.length = length;
     const std::vector<int> last(size_t(most), length - 1);
     op->upload(source.last, last.data(), int64_t(sizeof(int)) * most);
 }

@@ -104,7 +104,6 @@ struct SampleArgs {
 // activations' type. encode_source (model/decoder.h) computes them once.
 struct SourceCache {
     int positions = 0;                 // room, in whole pages; 0: no encoder
-    int length = 0;                    // positions that the source has
     char* memory = nullptr;            // pages of one layer after the other
     int* table = nullptr;              // (sequences,pages of a sequence): the same pages in each row
     int* last = nullptr;               // (tokens of a call): length - 1

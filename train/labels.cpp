@@ -52,8 +52,8 @@ FlagGroup label_flags(TrainOptions& o) {
               .help = "texts with classes or numbers to learn, by a classifier's head on an encoder such as BERT: JSON "
                       "lines with text, maybe pair, and label; or with text, a list of words, and their labels",
               .excludes = {"--data", "--val", "--chat", "--prefer", "--prompts", "--pack", "--documents", "--raw-u16",
-                           "--sample-every", "--sample-prompts", "--objective causal", "--objective prefix",
-                           "--objective mlm", "--resize-vocab"}},
+                           "--teacher", "--sample-every", "--sample-prompts", "--objective causal",
+                           "--objective prefix", "--objective mlm", "--resize-vocab"}},
              {.name = "--labels-val",
               .to = &o.labels_val,
               .help = "texts with labels for validation, given in the same way",
@@ -93,11 +93,6 @@ Status Trainer::choose_head() {
     CHECK(head, "%s has no head of classes", config.family->type);
     config.transform = head->transform, config.transform_act = head->act.value_or(config.activation);
     new_head = !start.empty();
-    return {};
-}
-Status Trainer::choose_labels() {
-    if (!o.teacher.empty()) return fail(Exit::usage, "--teacher, --labels: expected one of them");
-    if (o.documents || o.pack) return fail(Exit::usage, "--labels: a text is a sample; leave out --pack, --documents");
     return {};
 }
 Result<std::shared_ptr<LineSource>> Trainer::read_labels_file(const std::string& pattern, const std::string&) {

@@ -9,46 +9,21 @@
 
 #include "base/common.h"
 #include "data/normalize.h"
+#include "infer/jinja/value.h"
 
 // ---- words --------------------------------------------------------------------------------------
 
 namespace {
-// Bytes of the white space at the beginning of `text`, by Python's str.isspace; 0: none. ASCII's
-// separators 1C to 1F are white space there, unlike in Unicode's White_Space.
-size_t space_bytes(std::string_view text) {
-    if (text.empty()) return 0;
-    const auto c = static_cast<unsigned char>(text[0]);
-    if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F);
-    for (const char* space : {"\u0085", "\u00A0", "\u1680", "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"})
-        if (text.starts_with(space)) return strlen(space);
-    const bool quad = text.starts_with("\xE2\x80") && text.size() > 2;    // U+2000 to U+200A
-    return quad && static_cast<unsigned char>(text[2]) >= 0x80 && static_cast<unsigned char>(text[2]) <= 0x8A ? 3 : 0;
-}
 std::vector<std::string_view> words_of(std::string_view text) {
     std::vector<std::string_view> words;
-    size_t begin = 0;
-    for (size_t at = 0; at < text.size();) {
-        const size_t space = space_bytes(text.substr(at));
-        if (space && at > begin) words.push_back(text.substr(begin, at - begin));
-        at += std::max<size_t>(1, space);
-        if (space) begin = at;
+    size_t begin = jinja::after_spaces(text, 0);
+    for (size_t at = begin; at < text.size();) {
+        const size_t next = jinja::after_spaces(text, ++at);
+        if (next == at && at < text.size()) continue;
+        words.push_back(text.substr(begin, at - begin));
+        at = begin = next;
     }
-    if (begin < text.size()) words.push_back(text.substr(begin));
     return words;
-}
-// The text without white space at its end and, if `both`, at its beginning.
-std::string_view stripped(std::string_view text, bool both) {
-    const std::vector<std::string_view> words = words_of(text);
-    if (words.empty()) return {};
-    const char* begin = both ? words.front().data() : text.data();
-    return {begin, size_t(words.back().data() + words.back().size() - begin)};
-}
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-    std::string out;
-    size_t at = 0;
-    for (size_t hit; (hit = text.find(from, at)) != text.npos; at = hit + from.size())
-        out.append(text, at, hit - at).append(to);
-    text = out.append(text, at, text.npos);
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -74,13 +49,16 @@ template <class Fits> std::string split_pairs(const std::string& text, const cha
 
 // Bytes will do: all characters that matter are ASCII.
 std::string split_13a(std::string_view text) {
-    std::string line(text);
-    replace_all(line, "<skipped>", "");
-    replace_all(line, "-\n", "");
-    std::ranges::replace(line, '\n', ' ');
-    for (auto [entity, character] :
-         {std::pair{"&quot;", "\""}, {"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}})    // one after the other
-        replace_all(line, entity, character);
+    constexpr auto REPLACE = Normalization::Kind::replace;
+    const std::string line = normalized(text,
+                                        {{REPLACE, "<skipped>", ""},
+                                         {REPLACE, "-\n", ""},
+                                         {REPLACE, "\n", " "},
+                                         {REPLACE, "&quot;", "\""},
+                                         {REPLACE, "&amp;", "&"},
+                                         {REPLACE, "&lt;", "<"},
+                                         {REPLACE, "&gt;", ">"}},
+                                        false);
     std::string spaced = " ";
     for (char c : line) is_mark(c) ? spaced.append({' ', c, ' '}) : spaced.append(1, c);
     spaced += ' ';
@@ -131,7 +109,7 @@ BleuScore bleu(const std::vector<std::string>& texts, const std::vector<std::str
     auto prepared = [&](const std::string& text) {
         const std::vector<Normalization> steps = {{Normalization::Kind::lowercase, "", ""}};
         const std::string line = lowercase ? normalized(text, steps, false) : text;
-        return split_13a(stripped(line, false));
+        return split_13a(jinja::strip(line, {}, false));
     };
     BleuScore s;
     for (size_t i = 0; i < texts.size(); i++) add_matches(s, prepared(texts[i]), prepared(references[i]));
@@ -162,6 +140,6 @@ std::string bleu_signature(bool lowercase) {
 double exact_match(const std::vector<std::string>& texts, const std::vector<std::string>& references) {
     CHECK(texts.size() == references.size());
     size_t equal = 0;
-    for (size_t i = 0; i < texts.size(); i++) equal += stripped(texts[i], true) == stripped(references[i], true);
+    for (size_t i = 0; i < texts.size(); i++) equal += jinja::strip(texts[i]) == jinja::strip(references[i]);
     return texts.empty() ? 0 : double(equal) / double(texts.size());
 }

@@ -10,14 +10,14 @@
 
 #include "base/command.h"
 #include "base/element.h"
-#include "data/corpus.h"
+#include "data/documents/json_lines.h"
 #include "data/loader.h"
 #include "files/json.h"
 
 // ---- lines --------------------------------------------------------------------------------------
 
 namespace {
-constexpr int JSON_DEPTH = 8, MOST_CLASSES = 1 << 16;
+constexpr int JSON_DEPTH = 8;
 
 // A label as text; *fraction is set if it is a number that is not whole.
 Result<std::string> label_of(const nlohmann::json& label, const std::string& where, bool* fraction, bool* all_numbers) {
@@ -32,8 +32,13 @@ Result<std::string> label_of(const nlohmann::json& label, const std::string& whe
     return fail(Exit::input, "%s: label: expected a word, a number, true or false, found %s", where.c_str(),
                 label.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 60).c_str());
 }
-Result<LabelledLine> parse_line(const Segment& segment, bool* fraction, bool* all_numbers) {
+struct ParsedLine {
     LabelledLine line;
+    bool fraction = false, all_numbers = true;
+};
+Result<ParsedLine> parse_line(const Segment& segment) {
+    ParsedLine parsed;
+    LabelledLine& line = parsed.line;
     line.where = segment.where;
     const nlohmann::json j = TRY(json_parse(segment.text, line.where, JSON_DEPTH));
     if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", line.where.c_str());
@@ -46,8 +51,8 @@ Result<LabelledLine> parse_line(const Segment& segment, bool* fraction, bool* al
         if (line.has_pair) TRY(f.get("pair", &line.pair));
         if (!j.contains("label"))
             return fail(Exit::input, "%s: expected the field label, or labels for each word", line.where.c_str());
-        line.labels.push_back(TRY(label_of(j["label"], line.where, fraction, all_numbers)));
-        return line;
+        line.labels.push_back(TRY(label_of(j["label"], line.where, &parsed.fraction, &parsed.all_numbers)));
+        return parsed;
     }
     if (!j["labels"].is_array() || !j.contains("text") || !j["text"].is_array() || j["text"].empty() ||
         j["text"].size() != j["labels"].size())
@@ -57,22 +62,21 @@ Result<LabelledLine> parse_line(const Segment& segment, bool* fraction, bool* al
         line.words.push_back(word.get<std::string>());
     }
     for (const nlohmann::json& label : j["labels"])
-        line.labels.push_back(TRY(label_of(label, line.where, fraction, all_numbers)));
-    return line;
+        line.labels.push_back(TRY(label_of(label, line.where, &parsed.fraction, &parsed.all_numbers)));
+    return parsed;
 }
 }    // namespace
 
 Result<LabelledFile> read_labels(const std::string& pattern) {
-    CorpusConfig files;
-    files.files = TRY(shard_glob(pattern));
-    files.format = TextFormat::json;
-    files.flags = false;
-    Corpus corpus = TRY(Corpus::open(files));
+    std::vector<ParsedLine> parsed;
+    TRY(each_json_line(pattern, parse_line, [&](const Segment&, ParsedLine p) { parsed.push_back(std::move(p)); }));
     LabelledFile all;
     bool fraction = false, all_numbers = true;
     std::set<std::string> names;
-    for (Segment segment; TRY(corpus.next(segment));) {
-        all.lines.push_back(TRY(parse_line(segment, &fraction, &all_numbers)));
+    for (ParsedLine& p : parsed) {
+        all.lines.push_back(std::move(p.line));
+        fraction |= p.fraction;
+        all_numbers &= p.all_numbers;
         const LabelledLine& line = all.lines.back();
         if (line.apart != all.lines[0].apart)
             return fail(Exit::input, "%s: expected the field %s, as in the lines before", line.where.c_str(),
@@ -80,8 +84,8 @@ Result<LabelledFile> read_labels(const std::string& pattern) {
         names.insert(line.labels.begin(), line.labels.end());
         if (fraction && !all_numbers)
             return fail(Exit::input, "%s: expected numbers alone, or words alone, as labels", line.where.c_str());
-        if (!fraction && names.size() > MOST_CLASSES)
-            return fail(Exit::input, "%s: expected at most %d classes", line.where.c_str(), MOST_CLASSES);
+        if (!fraction && names.size() > size_t(Config::MOST_CLASSES))
+            return fail(Exit::input, "%s: expected at most %d classes", line.where.c_str(), Config::MOST_CLASSES);
     }
     if (all.lines.empty()) return fail(Exit::input, "%s: expected texts with labels, found none", pattern.c_str());
     all.kind = all.lines[0].apart ? HeadKind::positions : HeadKind::texts;
@@ -133,8 +137,7 @@ Result<std::vector<LabelledText>> encode_labels(const LabelledFile& file, const 
                     file.lines[0].where.c_str());
     std::map<std::string, int> index;
     for (size_t i = 0; i < c.classes.size(); i++) index[c.classes[i]] = int(i);
-    std::vector<LabelledText> all;
-    for (const LabelledLine& line : file.lines) {
+    auto encode = [&](const LabelledLine& line) -> Result<LabelledText> {
         std::vector<int> targets;
         for (const std::string& label : line.labels) {
             char* end = nullptr;
@@ -145,15 +148,15 @@ Result<std::vector<LabelledText>> encode_labels(const LabelledFile& file, const 
             if (!numbers && !index.contains(label))
                 return fail(Exit::usage, "%s: label: expected one of %s, found \"%s\"", line.where.c_str(),
                             join(c.classes, ", ").substr(0, 300).c_str(), label.substr(0, 60).c_str());
-            targets.push_back(numbers ? std::bit_cast<int>(number) : index[label]);
+            targets.push_back(numbers ? std::bit_cast<int>(number) : index.at(label));
         }
         if (line.apart) {
             if (size_t(S) <= tokenizer.vocabulary().after.size()) return too_short(S);
-            all.push_back(encode_words(line, targets, tokenizer, size_t(S)));
-            if (all.back().ids.empty())
+            LabelledText text = encode_words(line, targets, tokenizer, size_t(S));
+            if (text.ids.empty())
                 return fail(Exit::input, "%s: text: expected a token at least, found none", line.where.c_str());
-            if (all.back().ids.size() > size_t(S)) return too_short(S);
-            continue;
+            if (text.ids.size() > size_t(S)) return too_short(S);
+            return text;
         }
         const EncodedText e = line.has_pair ? tokenizer.encode_pair(line.words[0], line.pair, S)
                                             : tokenizer.encode_text(line.words[0], S);
@@ -164,8 +167,12 @@ Result<std::vector<LabelledText>> encode_labels(const LabelledFile& file, const 
         text.targets[0] = targets[0];
         const auto second = std::find(e.segments.begin(), e.segments.end(), 1);
         if (second != e.segments.end()) text.second = int(second - e.segments.begin());
-        all.push_back(std::move(text));
-    }
+        return text;
+    };
+    std::vector<Result<LabelledText>> encoded(file.lines.size(), Result<LabelledText>(Status{}));
+    each_chunk(int64_t(encoded.size()), [&](int64_t i, int) { encoded[size_t(i)] = encode(file.lines[size_t(i)]); });
+    std::vector<LabelledText> all;
+    for (Result<LabelledText>& text : encoded) all.push_back(std::move(TRY(text)));
     return all;
 }
 
