@@ -254,7 +254,6 @@ struct Trainer {
     void note_padding();    // where a batch is not cut behind its last target
     std::string preview_text(const EncodedChat& e) const;
     Status preview_conversations() const;
-    Status choose_labels();
     Result<std::shared_ptr<LineSource>> read_labels_file(const std::string& pattern, const std::string& flag);
     Status choose_source_target();
     Result<std::shared_ptr<LineSource>> read_source_target(const std::string& pattern, const std::string& flag);
@@ -293,6 +292,7 @@ struct Trainer {
     void end_row();    // with extra_metrics
     Status validate_and_sample();
     Status validate();
+    double of_rank_0(double value);
     bool has_room_for_copy();
     Status save(bool wait);
     Status save_failed(const Status& s);
