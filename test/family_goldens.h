@@ -4,6 +4,7 @@
 #include <map>
 
 #include "checkpoint/checkpoint.h"
+#include "files/json.h"
 #include "tensors.h"
 #include "toy_model.h"
 
@@ -56,6 +57,23 @@ struct Golden {
         REQUIRE_MESSAGE(allocated.ok(), allocated.message);
         const Status loaded = checkpoint_weights(dir, g);
         REQUIRE_MESSAGE(loaded.ok(), loaded.message);
+    }
+    // Writes the model and checks that names, shapes, bits and settings are the golden's. Returns
+    // the written config.json.
+    nlohmann::json check_written(const Plan& plan) const {
+        Model g(cpu_ops<float>());
+        load(g, plan);
+        const std::string run = temporary_directory();
+        REQUIRE(checkpoint_write(run, g, Tokenizer(), {}).ok());
+        const std::string written = checkpoint_list(run).back();
+        std::map<std::string, std::vector<int64_t>> shapes, expected_shapes;
+        const std::string theirs = checkpoint_tensor_files(dir, "model").value.at(0);
+        const Arrays arrays = arrays_of(written + "/model.safetensors", &shapes);
+        CHECK(arrays == arrays_of(theirs, &expected_shapes));
+        CHECK(shapes == expected_shapes);
+        CHECK(in_files(g, StateKind::weights) == arrays);
+        CHECK(checkpoint_config(written).value == c);
+        return nlohmann::json::parse(read_file(written + "/config.json"));
     }
     // Checks logits of whole passes and of cached decoding after every `every`-th position.
     void check_logits(Model& g, double tolerance, int every = 1) const {

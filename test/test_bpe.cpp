@@ -13,6 +13,7 @@
 #include "base/philox.h"
 #include "base/pool.h"
 #include "test.h"
+#include "tokenizers.h"
 
 namespace {
 std::string golden(const std::string& name) {
@@ -26,11 +27,6 @@ std::vector<int> golden_ids(const std::string& name) {
     for (size_t i = 0; i < ids.size(); i++)
         ids[i] = static_cast<unsigned char>(bytes[2 * i]) | static_cast<unsigned char>(bytes[2 * i + 1]) << 8;
     return ids;
-}
-Tokenizer parsed(const std::string& json) {
-    Result<Tokenizer> t = Tokenizer::parse(json, "test.json");
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
 }
 const Tokenizer& gpt2() {
     static const Tokenizer t = Tokenizer::gpt2();
@@ -284,12 +280,12 @@ TEST_CASE("bpe: small vocabularies equal Hugging Face's on the torture text") {
     std::string text = golden("torture.txt");
     for (std::string name : {"small_gpt2", "small_cl100k"}) {
         CAPTURE(name);
-        Tokenizer t = parsed(golden(name + ".json"));
+        Tokenizer t = parse_tokenizer(golden(name + ".json"));
         CHECK(t.vocabulary().pattern == (name == "small_gpt2" ? Pattern::gpt2 : Pattern::cl100k));
         CHECK(t.end_of_text() == 0);    // special tokens first, not after bytes and merges
         CHECK(t.encode(text, true) == golden_ids(name + ".ids"));
         CHECK(t.decode(golden_ids(name + ".ids")) == text);
-        Tokenizer again = parsed(t.to_json());
+        Tokenizer again = parse_tokenizer(t.to_json());
         CHECK(again.to_json() == t.to_json());
         CHECK(again.encode(text, true) == golden_ids(name + ".ids"));
     }
@@ -298,7 +294,7 @@ TEST_CASE("bpe: small vocabularies equal Hugging Face's on the torture text") {
 TEST_CASE("bpe: any bytes round-trip and equal the naive merges") {
     std::string all;
     for (int b = 0; b < 256; b++) all += char(b);
-    Tokenizer small = parsed(golden("small_cl100k.json"));
+    Tokenizer small = parse_tokenizer(golden("small_cl100k.json"));
     std::vector<std::string> texts = {"", std::string(1, '\0'), all, std::string(300, 'a'), std::string(60, ' ') + "x"};
     for (uint64_t i = 0; i < 300; i++) texts.push_back(random_text(i + 7000, 60, false));
     for (uint64_t i = 0; i < 100; i++) {

@@ -75,18 +75,7 @@ TEST_CASE("families: models of kinds that no family has compute what PyTorch doe
 
 TEST_CASE("families: what is written has the family's names and shapes, and the same bits; config.json reads back") {
     each_golden([](const Golden& golden) {
-        Model g(cpu_ops<float>());
-        golden.load(g, {RunMode::train, 1, 4});
-        const std::string run = temporary_directory();
-        REQUIRE(checkpoint_write(run, g, Tokenizer(), {}).ok());
-        const std::string dir = checkpoint_list(run).back();
-        std::map<std::string, std::vector<int64_t>> shapes, expected_shapes;
-        const std::string theirs = checkpoint_tensor_files(golden.dir, "model").value.at(0);
-        CHECK(arrays_of(dir + "/model.safetensors", &shapes) == arrays_of(theirs, &expected_shapes));
-        CHECK(shapes == expected_shapes);
-        CHECK(in_files(g, StateKind::weights) == arrays_of(dir + "/model.safetensors"));
-        CHECK(checkpoint_config(dir).value == golden.c);
-        const nlohmann::json written = nlohmann::json::parse(read_file(dir + "/config.json"));
+        const nlohmann::json written = golden.check_written({RunMode::train, 1, 4});
         CHECK(written["model_type"] == golden.c.family->type);    // no "flatgpt-": the class expresses all
         const char* const architecture = golden.c.family->architecture;
         CHECK(written["architectures"] == (architecture ? nlohmann::json{architecture} : nlohmann::json::array()));

@@ -10,6 +10,7 @@
 #include "files/json.h"
 #include "files/picture.h"
 #include "test.h"
+#include "tokenizers.h"
 
 namespace {
 using nlohmann::json;
@@ -26,16 +27,6 @@ const json& cases() {
     return all;
 }
 std::vector<std::string> texts() { return cases()["texts"]; }
-Tokenizer load(const std::string& path) {
-    Result<Tokenizer> t = Tokenizer::load(path);
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
-}
-Tokenizer parsed(const std::string& text) {
-    Result<Tokenizer> t = Tokenizer::parse(text, "test.json");
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
-}
 std::string plain(const Tokenizer& t, const Ids& ids) {    // as text of whole characters
     StreamDecoder whole;
     const std::string text = whole.push(t.decode(ids));
@@ -59,7 +50,7 @@ TokenizerTraining training(ModelKind kind, int vocab, std::vector<std::string> l
 
 TEST_CASE("pieces: each tokenizer gives the ids and texts of Hugging Face") {
     for (const auto& [name, expected] : cases()["tokenizers"].items()) {
-        const Tokenizer read = load(FOLDER + name + ".json"), again = parsed(read.to_json());
+        const Tokenizer read = load_tokenizer(FOLDER + name + ".json"), again = parse_tokenizer(read.to_json());
         CHECK_MESSAGE(again.fingerprint() == read.fingerprint(), name);
         for (size_t i = 0; i < texts().size(); i++)
             for (const Tokenizer* t : {&read, &again}) {
@@ -86,13 +77,13 @@ TEST_CASE("pieces: of equal sums the segmentation is the one of Hugging Face, wh
     file["model"]["vocab"] = vocab;
     std::string text;
     while (text.size() < 76) text += "ab";
-    CHECK(parsed(file.dump()).encode(text) == Ids{1, 4, 4, 4, 3, 3});
+    CHECK(parse_tokenizer(file.dump()).encode(text) == Ids{1, 4, 4, 4, 3, 3});
 }
 
 TEST_CASE("pieces: a text and a pair get the template's tokens and segments at any length") {
     const std::string first = cases()["pair"][0], second = cases()["pair"][1];
     for (const auto& [name, expected] : cases()["tokenizers"].items()) {
-        const Tokenizer read = load(FOLDER + name + ".json"), again = parsed(read.to_json());
+        const Tokenizer read = load_tokenizer(FOLDER + name + ".json"), again = parse_tokenizer(read.to_json());
         for (const json& row : expected["pairs"])
             for (const Tokenizer* t : {&read, &again}) {
                 const EncodedText pair = t->encode_pair(first, second, row["most"]);
@@ -103,23 +94,23 @@ TEST_CASE("pieces: a text and a pair get the template's tokens and segments at a
                 CHECK(one.segments == Ids(one.ids.size()));
             }
     }
-    const Tokenizer bert = load(FOLDER + "bert.json");
+    const Tokenizer bert = load_tokenizer(FOLDER + "bert.json");
     CHECK(bert.encode_pair(first, second, 1).ids == Ids{2, 3, 3});    // never less than the template
 }
 
 TEST_CASE("pieces: vocab.txt is read as BERT's tokenizer.json is") {
     const std::string folder = temporary_directory();
-    const Tokenizer cased = load(FOLDER + "bert_cased.json"), bert = load(FOLDER + "bert.json");
-    CHECK(load(FOLDER + "bert").fingerprint() == bert.fingerprint());
-    const EncodedText a = load(FOLDER + "bert").encode_pair("a b", "c"), b = bert.encode_pair("a b", "c");
+    const Tokenizer cased = load_tokenizer(FOLDER + "bert_cased.json"), bert = load_tokenizer(FOLDER + "bert.json");
+    CHECK(load_tokenizer(FOLDER + "bert").fingerprint() == bert.fingerprint());
+    const EncodedText a = load_tokenizer(FOLDER + "bert").encode_pair("a b", "c"), b = bert.encode_pair("a b", "c");
     CHECK(a.ids == b.ids);
     CHECK(a.segments == b.segments);
     std::string lines, config = R"({"do_lower_case": false, "mask_token": {"content": "[MASK]"}})";
     for (const std::string& token : cased.vocabulary().tokens) lines += token + "\r\n";
     REQUIRE(replace_file(folder + "/vocab.txt", lines, Overwrite::no).ok());
     REQUIRE(replace_file(folder + "/tokenizer_config.json", config, Overwrite::no).ok());
-    CHECK(load(folder).fingerprint() == cased.fingerprint());
-    CHECK(load(folder).vocabulary().mask == 4);
+    CHECK(load_tokenizer(folder).fingerprint() == cased.fingerprint());
+    CHECK(load_tokenizer(folder).vocabulary().mask == 4);
     REQUIRE(replace_file(folder + "/vocab.txt", "[UNK]\n[CLS]\na\n", Overwrite::yes).ok());
     CHECK(Tokenizer::load(folder).status.message.ends_with("expected a line [SEP]"));
     config = R"({"tokenizer_class": "XLMTokenizer"})";
@@ -128,7 +119,7 @@ TEST_CASE("pieces: vocab.txt is read as BERT's tokenizer.json is") {
 }
 
 TEST_CASE("pieces: a unigram model of SentencePiece gives its ids") {
-    const Tokenizer t = load(FOLDER + "unigram.model");
+    const Tokenizer t = load_tokenizer(FOLDER + "unigram.model");
     size_t special = 0, ties = 0;
     for (size_t i = 0; i < texts().size(); i++) {
         const std::string text = texts()[i];
@@ -157,7 +148,7 @@ TEST_CASE("pieces: a cut text has the ids of the whole one") {
                                             "\u6f22", "\u0301", "\u2581", "[SEP]",  "</s>", "\u200b", "\ufb01",
                                             "\u0600", "\xFF",   "\u3000", "\u0430", "\x01"};
     for (const auto& [name, expected] : cases()["tokenizers"].items()) {
-        const Tokenizer t = load(FOLDER + name + ".json");
+        const Tokenizer t = load_tokenizer(FOLDER + name + ".json");
         int cuts = 0;
         for (uint64_t i = 0; i < 400; i++) {
             std::string text;
@@ -179,7 +170,7 @@ TEST_CASE("pieces: a cut text has the ids of the whole one") {
 
 TEST_CASE("pieces: time is linear in words and texts without an end") {
     for (const char* name : {"bert", "t5", "whole", "albert", "bytes"}) {
-        const Tokenizer t = load(FOLDER + name + ".json");
+        const Tokenizer t = load_tokenizer(FOLDER + name + ".json");
         for (const char* part : {"a", "ab", "x\u0301", "\u6f22", " ", "\u2581", "\n", "the"}) {
             std::string text;
             while (text.size() < 1 << 20) text += part;
@@ -224,7 +215,7 @@ TEST_CASE("pieces: hostile files are refused by name") {
     good["model"]["vocab"].push_back({"Hello", 60.0});
     const int last = int(good["model"]["vocab"].size()) - 1;
     good["added_tokens"].erase(good["added_tokens"].size() - 1);
-    CHECK(parsed(good.dump()).encode("Hello").back() == last);
+    CHECK(parse_tokenizer(good.dump()).encode("Hello").back() == last);
 }
 
 TEST_CASE("pieces: a damaged map of characters stays within its bytes") {
@@ -274,7 +265,7 @@ TEST_CASE("pieces: WordPiece training learns the tokens of Hugging Face's traine
         for (int id : t.value.encode(line)) unknown += id == 1;
     CHECK(unknown == 3);    // words of more than 100 characters
     CHECK(t.value.encode_pair("Hello", "THERE", 0).segments.back() == 1);
-    CHECK(parsed(t.value.to_json()).fingerprint() == t.value.fingerprint());
+    CHECK(parse_tokenizer(t.value.to_json()).fingerprint() == t.value.fingerprint());
     CHECK(train_tokenizer(training(ModelKind::wordpiece, 60, lines)).status.code == Exit::usage);
     TokenizerTraining cased = training(ModelKind::wordpiece, 300, lines);
     cased.cased = true;
@@ -293,8 +284,8 @@ TEST_CASE("pieces: Unigram training gives equal bits for any number of threads a
     REQUIRE_MESSAGE(one.ok(), one.status.message);
     CHECK(one.value.to_json() == four.value.to_json());
     CHECK(one.value.vocab_size() == 297);
-    CHECK(parsed(one.value.to_json()).fingerprint() == one.value.fingerprint());
-    const Tokenizer theirs = load(FOLDER + "t5.json");    // SentencePiece's, of equal size and text
+    CHECK(parse_tokenizer(one.value.to_json()).fingerprint() == one.value.fingerprint());
+    const Tokenizer theirs = load_tokenizer(FOLDER + "t5.json");    // SentencePiece's, of equal size and text
     size_t ours = 0, others = 0;
     for (const std::string& line : lines) {
         ours += one.value.encode(line).size();

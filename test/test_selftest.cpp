@@ -97,8 +97,10 @@ TEST_CASE("selftest: attention in bf16 is held to what it rounds, and no more") 
     right = &cpu_ops_isa<bf16>(cpu_isa());
     Ops<float, bf16> wrong = *right;
     CHECK(Run(wrong, "attention").test.failed == 0);
-    // The filter "attention_forward" also matches linear_attention_forward.
-    const int rows = Run(wrong, "attention_forward").test.checks - Run(wrong, "linear_attention_forward").test.checks;
+    // The filter "attention_forward" also matches linear_attention_forward and cross_attention_forward.
+    auto checks = [&](const char* filter) { return Run(wrong, filter).test.checks; };
+    const int rows = checks("attention_forward") - checks("linear_attention_forward") -
+                     checks("cross_attention_forward");
     CHECK(rows > 10);
     wrong.attention_forward = late_sum, wrong.attention_backward = short_scale;
     CHECK(Run(wrong, "attention_forward").test.failed == rows);

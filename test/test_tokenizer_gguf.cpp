@@ -5,16 +5,12 @@
 #include <algorithm>
 
 #include "test.h"
+#include "tokenizers.h"
 
 namespace {
 typedef std::vector<int> Ids;
 
 const std::string FOLDER = "test/golden/tokenizers/";
-Tokenizer load(const std::string& path) {
-    Result<Tokenizer> t = Tokenizer::load(path);
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
-}
 }    // namespace
 
 TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
@@ -24,7 +20,7 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
         CHECK_MESSAGE(s.message.find("GGUF cannot say what this tokenizer does: " + std::string(property)) == 0,
                       s.message);
     };
-    auto vocabulary = [](const char* name) { return load(FOLDER + name + ".json").vocabulary(); };
+    auto vocabulary = [](const char* name) { return load_tokenizer(FOLDER + name + ".json").vocabulary(); };
     refused(vocabulary("deepseek_coder"), "normalizer");
     refused(vocabulary("roberta"), "space before a text");
     refused(vocabulary("other"), "pre-tokenizer");
@@ -42,14 +38,14 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     refused(v, "merges or normalizer");
     v.merges = {{0, 1, 3}, {1, 2, 4}, {0, 4, 5}, {3, 2, 5}};
     CHECK(tokenizer_to_gguf(Tokenizer(v)).ok());
-    CHECK(beyond_gguf(load(FOLDER + "llama3.json")).empty());
-    CHECK(beyond_gguf(load(FOLDER + "phi3.json")) ==
+    CHECK(beyond_gguf(load_tokenizer(FOLDER + "llama3.json")).empty());
+    CHECK(beyond_gguf(load_tokenizer(FOLDER + "phi3.json")) ==
           "tokens that take white space next to them along: <|end|>, <|user|>; tokens that are no part of a longer "
           "word: wold");
     v = vocabulary("qwen2");
     v.added[0].normalized = true;
     CHECK(contains(beyond_gguf(Tokenizer(v)), "looked for after normalization: " + v.tokens[size_t(v.added[0].id)]));
-    CHECK(beyond_gguf(load(FOLDER + "first.json")) ==
+    CHECK(beyond_gguf(load_tokenizer(FOLDER + "first.json")) ==
           "no space after added tokens (prepend_scheme first); no space before a text that begins with one "
           "(Metaspace); flatgpt reads it from a key of its own");
     // Only the pre-tokenizer's name says NFC and ignore_merges: equal splits get different names.
@@ -81,7 +77,7 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
 }
 
 TEST_CASE("tokenizers: a GGUF's pre-tokenizer says ignore_merges, BOS and NFC as llama.cpp and the models have them") {
-    const GgufTokenizer plain = tokenizer_to_gguf(load(FOLDER + "llama3.json")).value;
+    const GgufTokenizer plain = tokenizer_to_gguf(load_tokenizer(FOLDER + "llama3.json")).value;
     struct {
         const char* pre;
         bool ignore_merges, bos, nfc;
@@ -104,7 +100,7 @@ TEST_CASE("tokenizers: a GGUF's pre-tokenizer says ignore_merges, BOS and NFC as
 }
 
 TEST_CASE("tokenizers: what ends an answer by a GGUF's keys and by its tokens' names") {
-    GgufTokenizer g = tokenizer_to_gguf(load(FOLDER + "qwen2.json")).value;
+    GgufTokenizer g = tokenizer_to_gguf(load_tokenizer(FOLDER + "qwen2.json")).value;
     const int text = int(std::find(g.tokens.begin(), g.tokens.end(), "<|endoftext|>") - g.tokens.begin());
     const int turn = int(std::find(g.tokens.begin(), g.tokens.end(), "<|im_end|>") - g.tokens.begin());
     CHECK(tokenizer_from_gguf(g, "t").value.vocabulary().ends == Ids{text, turn});
@@ -119,7 +115,7 @@ TEST_CASE("tokenizers: what ends an answer by a GGUF's keys and by its tokens' n
 }
 
 TEST_CASE("tokenizers: hostile GGUF arrays are exit 3") {
-    GgufTokenizer good = tokenizer_to_gguf(load(FOLDER + "llama3.json")).value;
+    GgufTokenizer good = tokenizer_to_gguf(load_tokenizer(FOLDER + "llama3.json")).value;
     struct {
         std::function<void(GgufTokenizer&)> change;
         const char* message;

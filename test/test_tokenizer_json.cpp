@@ -2,32 +2,25 @@
 #include "data/bpe.h"
 #include "base/file.h"
 #include "test.h"
-
-namespace {
-Tokenizer parsed(const std::string& json) {
-    Result<Tokenizer> t = Tokenizer::parse(json, "test.json");
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
-}
-}    // namespace
+#include "tokenizers.h"
 
 TEST_CASE("tokenizer.json: what we write reads back; gpt2, ignore_merges, tokens that are always recognised") {
     Result<std::string> text = read_file("test/golden/bpe_torture.txt", 1 << 20);
     REQUIRE(text.ok());
-    Tokenizer gpt2 = Tokenizer::gpt2(), t = parsed(gpt2.to_json());
+    Tokenizer gpt2 = Tokenizer::gpt2(), t = parse_tokenizer(gpt2.to_json());
     CHECK(t.encode(text.value) == gpt2.encode(text.value));
     CHECK(t.end_of_text() == 50256);
     CHECK(t.to_json() == gpt2.to_json());
 
     Vocabulary v = Tokenizer::from_merges({{64, 65}, {256, 66}}, Pattern::cl100k, {"<|endoftext|>"}).vocabulary();
     v.tokens.push_back("dcb");    // reached by no merge
-    CHECK(parsed(Tokenizer(v).to_json()).encode("dcb").size() == 3);
+    CHECK(parse_tokenizer(Tokenizer(v).to_json()).encode("dcb").size() == 3);
     v.ignore_merges = true;
-    Tokenizer whole = parsed(Tokenizer(v).to_json());
+    Tokenizer whole = parse_tokenizer(Tokenizer(v).to_json());
     CHECK(whole.encode("dcb") == std::vector<int>{whole.vocab_size() - 1});
     v.tokens.push_back("a b");
     v.added.push_back({int(v.tokens.size()) - 1, false});
-    Tokenizer always = parsed(Tokenizer(v).to_json());
+    Tokenizer always = parse_tokenizer(Tokenizer(v).to_json());
     CHECK(always.encode("xa b") == std::vector<int>{always.encode("x")[0], always.vocab_size() - 1});
     CHECK_FALSE(always.is_special(always.vocab_size() - 1));
     CHECK(always.safe_cut("xa bz", 3) == 0);    // a cut would split "a b"
@@ -36,13 +29,13 @@ TEST_CASE("tokenizer.json: what we write reads back; gpt2, ignore_merges, tokens
 
 TEST_CASE("tokenizer: the fingerprint is that of the ids it makes, not of the file") {
     Tokenizer gpt2 = Tokenizer::gpt2();
-    CHECK(gpt2.fingerprint() == parsed(gpt2.to_json()).fingerprint());
+    CHECK(gpt2.fingerprint() == parse_tokenizer(gpt2.to_json()).fingerprint());
     CHECK(gpt2.fingerprint() == 11101101988851853793u);    // pinned, because shards hold it
     CHECK(Tokenizer().fingerprint() == 0);
     const Vocabulary base =
         Tokenizer::from_merges({{64, 65}, {66, 67}}, Pattern::gpt2, {"<|endoftext|>", "<|x|>"}).vocabulary();
     const uint64_t first = Tokenizer(base).fingerprint();
-    CHECK(parsed(Tokenizer(base).to_json()).fingerprint() == first);
+    CHECK(parse_tokenizer(Tokenizer(base).to_json()).fingerprint() == first);
     auto changed = [&](const std::function<void(Vocabulary&)>& change) {
         Vocabulary v = base;
         change(v);
@@ -62,7 +55,7 @@ TEST_CASE("tokenizer: the fingerprint is that of the ids it makes, not of the fi
 
 TEST_CASE("tokenizer.json: hostile files are exit 3, at every length and with every kind of damage") {
     std::string json = Tokenizer::from_merges({{64, 65}, {256, 66}}, Pattern::cl100k, {"<|endoftext|>"}).to_json();
-    REQUIRE(parsed(json).encode("abc") == std::vector<int>{257});
+    REQUIRE(parse_tokenizer(json).encode("abc") == std::vector<int>{257});
     size_t whole = json.find_last_of('}');
     for (size_t n = 0; n <= whole; n++) REQUIRE(Tokenizer::parse(json.substr(0, n), "t").status.code == Exit::input);
     for (size_t i = 0; i < json.size(); i++)    // must not crash
@@ -113,7 +106,7 @@ TEST_CASE("tokenizer.json: hostile files are exit 3, at every length and with ev
     }
     std::string pairs = json;
     pairs.replace(pairs.find("\"a b\""), 5, "[\"a\", \"b\"]");
-    CHECK(parsed(pairs).encode("abc") == std::vector<int>{257});
+    CHECK(parse_tokenizer(pairs).encode("abc") == std::vector<int>{257});
     std::string deep(200000, '[');
     CHECK(Tokenizer::parse(deep, "t").status.code == Exit::input);
     CHECK(Tokenizer::parse("{\"a\": " + deep, "t").status.code == Exit::input);

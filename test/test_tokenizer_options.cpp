@@ -10,22 +10,13 @@
 #include "data/tokenizer_files/tokenizer_gguf.h"
 #include "files/json.h"
 #include "test.h"
+#include "tokenizers.h"
 
 namespace {
 using nlohmann::json;
 typedef std::vector<int> Ids;
 
 const std::string FOLDER = "test/golden/tokenizers/";
-Tokenizer load(const std::string& path) {
-    Result<Tokenizer> t = Tokenizer::load(path);
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
-}
-Tokenizer parsed(const std::string& text) {
-    Result<Tokenizer> t = Tokenizer::parse(text, "test.json");
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
-}
 std::string decoded(const Tokenizer& t, const Ids& ids) {
     StreamDecoder whole;
     std::string text = whole.push(t.decode(ids));
@@ -40,8 +31,8 @@ TEST_CASE("tokenizer options: ids and texts of each kind that once differed, als
         const std::string name = want["name"];
         CAPTURE(name);
         const bool pieces = name.ends_with(".model");
-        const Tokenizer first = pieces ? load(FOLDER + name) : parsed(want["tokenizer"].dump());
-        const Tokenizer again = parsed(first.to_json());
+        const Tokenizer first = pieces ? load_tokenizer(FOLDER + name) : parse_tokenizer(want["tokenizer"].dump());
+        const Tokenizer again = parse_tokenizer(first.to_json());
         CHECK(again.to_json() == first.to_json());
         CHECK(again.fingerprint() == first.fingerprint());
         for (size_t i = 0; i < want["texts"].size(); i++) {
@@ -87,7 +78,7 @@ TEST_CASE("tokenizer options: a special token is found in normalized text, and n
                             {{"id", 10}, {"content", "b a"}, {"special", true}, {"normalized", false}},
                             {{"id", 11}, {"content", "t!"}, {"special", true}, {"normalized", true}, {"rstrip", true}},
                             {{"id", 12}, {"content", "V i"}, {"special", true}, {"normalized", true}}};
-    const Tokenizer t = parsed(file.dump());
+    const Tokenizer t = parse_tokenizer(file.dump());
     CHECK(t.encode("a <x y>", true).back() == 8);
     CHECK(t.encode("<s><x y>", true) == Ids{9, 8});    // the token's normalized name has the prefix
     CHECK(t.first_special("a <x y>") == 8);
@@ -123,7 +114,7 @@ TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json besi
     write("added_tokens.json", R"({"<|im_end|>": 750, "<|im_start|>": 751})");
     write("special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>", "lstrip": false}})");
     write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>", "legacy": true})");
-    Tokenizer t = load(dir);
+    Tokenizer t = load_tokenizer(dir);
     CHECK(t.vocabulary().eos == 750);    // special_tokens_map.json overrides the config
     CHECK(t.end_of_text() == 750);
     CHECK(t.is_special(750));
@@ -133,10 +124,10 @@ TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json besi
     CHECK(t.encode("<|im_start|>") == Ids{751});
     CHECK(t.encode("a<|im_start|>").back() == 751);    // also after text
     CHECK(t.vocabulary().before == Ids{1});
-    CHECK(parsed(t.to_json()).fingerprint() == t.fingerprint());
+    CHECK(parse_tokenizer(t.to_json()).fingerprint() == t.fingerprint());
     // With added_tokens_decoder in the config both other files are ignored.
     write("tokenizer_config.json", R"({"eos_token": "</s>", "added_tokens_decoder": {"750": {"content": "<x>"}}})");
-    t = load(dir);
+    t = load_tokenizer(dir);
     CHECK(t.vocabulary().eos == 2);
     CHECK(t.vocab_size() == 751);
     CHECK(t.encode("<x>") == Ids{750});
@@ -154,12 +145,12 @@ TEST_CASE("tokenizer options: added_tokens.json and special_tokens_map.json besi
         many += (i ? ",\"<" : "{\"<") + std::to_string(i) + ">\":" + std::to_string(i + 750);
     write("added_tokens.json", many + "}");
     const double start = now_seconds();
-    t = load(dir);
+    t = load_tokenizer(dir);
     CHECK_MESSAGE(now_seconds() - start < 10, "quadratic in the tokens: it once took minutes");
     CHECK(t.encode("<49999>") == Ids{50749});
     write("added_tokens.json", R"({"</s>": 2})");    // the model's own id
     write("special_tokens_map.json", R"({"eos_token": "<none>", "pad_token": "<none>", "bos_token": null})");
-    CHECK(load(dir).vocabulary().eos == 2);
+    CHECK(load_tokenizer(dir).vocabulary().eos == 2);
     const ProcessResult r = run_flatgpt({"info", dir + "/tokenizer.model"});
     CHECK_MESSAGE(contains(r.err, "eos_token is \"<none>\", which is no token of this tokenizer"), r.err);
     CHECK_MESSAGE(contains(r.err, "pad_token is \"<none>\", which is no token of this tokenizer"), r.err);
@@ -173,7 +164,7 @@ TEST_CASE("tokenizer options: a GGUF keeps how spaces come before texts, and lac
         REQUIRE(again.ok());
         return again.value;
     };
-    Vocabulary v = load(FOLDER + "first.json").vocabulary();
+    Vocabulary v = load_tokenizer(FOLDER + "first.json").vocabulary();
     for (Spaces spaces : {Spaces::marked, Spaces::marked_first, Spaces::marked_always}) {
         v.spaces = spaces;
         const Tokenizer t(v);
@@ -184,13 +175,13 @@ TEST_CASE("tokenizer options: a GGUF keeps how spaces come before texts, and lac
     v.spaces = Spaces::marked_always;
     v.normalization = {{Normalization::Kind::prepend, "", SPACE_MARK}, {Normalization::Kind::replace, " ", SPACE_MARK}};
     CHECK(contains(tokenizer_to_gguf(Tokenizer(v)).status.message, "a space at the beginning of a text"));
-    const Tokenizer symbols = load(FOLDER + "user_defined.model");
+    const Tokenizer symbols = load_tokenizer(FOLDER + "user_defined.model");
     CHECK(through(symbols).encode("see [REF]doc") == symbols.encode("see [REF]doc"));
     CHECK(contains(beyond_gguf(symbols), "no space after user-defined symbols: [REF]"));
 
     const std::string path = temporary_directory() + "/t.gguf";
     auto noted = [&](const std::vector<std::string>& without) {
-        GgufKeys keys = gguf_vocabulary(load(FOLDER + "qwen2.json"), 0).value;
+        GgufKeys keys = gguf_vocabulary(load_tokenizer(FOLDER + "qwen2.json"), 0).value;
         std::erase_if(keys, [&](auto& k) { return std::count(without.begin(), without.end(), k.first); });
         std::string file;
         REQUIRE(gguf_write(keys, {}, [&](const void* data, int64_t bytes) -> Status {

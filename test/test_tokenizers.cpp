@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "files/json.h"
 #include "test.h"
+#include "tokenizers.h"
 
 namespace {
 using nlohmann::json;
@@ -22,16 +23,6 @@ const json& cases() {
         return json::parse(text.value);
     }();
     return all;
-}
-Tokenizer load(const std::string& path) {
-    Result<Tokenizer> t = Tokenizer::load(path);
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
-}
-Tokenizer parsed(const std::string& text) {
-    Result<Tokenizer> t = Tokenizer::parse(text, "test.json");
-    REQUIRE_MESSAGE(t.ok(), t.status.message);
-    return t.value;
 }
 std::vector<std::string> texts() { return cases()["texts"]; }
 uint32_t draw(uint64_t stream, uint64_t i, uint32_t n) { return philox(9, stream, i).v[0] % n; }
@@ -108,7 +99,7 @@ TEST_CASE("tokenizers: each kind equals Hugging Face's; what we write reads back
     for (const std::string& name : names()) {
         CAPTURE(name);
         const json& want = cases()["tokenizers"][name];
-        const Tokenizer t = load(FOLDER + name + ".json"), again = parsed(t.to_json());
+        const Tokenizer t = load_tokenizer(FOLDER + name + ".json"), again = parse_tokenizer(t.to_json());
         CHECK(again.to_json() == t.to_json());
         CHECK(again.fingerprint() == t.fingerprint());
         CHECK(t.vocabulary().before == want["before"].get<Ids>());
@@ -130,7 +121,7 @@ TEST_CASE("tokenizers: each kind equals Hugging Face's; what we write reads back
 TEST_CASE("tokenizers: a text in pieces has the ids of the whole") {
     for (const std::string& name : names()) {
         CAPTURE(name);
-        const Tokenizer t = load(FOLDER + name + ".json");
+        const Tokenizer t = load_tokenizer(FOLDER + name + ".json");
         int splits = 0;
         for (uint64_t i = 0; i < 150; i++) {
             const std::string text = i < texts().size() ? texts()[i] : random_text(i, 30);
@@ -146,7 +137,7 @@ TEST_CASE("tokenizers: tokenizer.model equals SentencePiece") {
     for (std::string name : {"prefixed", "symbols"}) {
         CAPTURE(name);
         const json& want = cases()["models"][name];
-        const Tokenizer t = load(FOLDER + name + ".model"), again = parsed(t.to_json());
+        const Tokenizer t = load_tokenizer(FOLDER + name + ".model"), again = parse_tokenizer(t.to_json());
         CHECK(t.vocab_size() == 750);
         CHECK(t.vocabulary().before == Ids{1});
         CHECK(t.end_of_text() == 2);
@@ -171,7 +162,7 @@ TEST_CASE("tokenizers: tokenizer.model equals SentencePiece") {
 TEST_CASE("tokenizers: GGUF's arrays make the same ids") {
     for (std::string name : {"llama3", "qwen2", "o200k", "smollm", "deepseek_v3", "falcon", "neox", "gemma", "phi3"}) {
         CAPTURE(name);
-        const Tokenizer t = load(FOLDER + name + ".json");
+        const Tokenizer t = load_tokenizer(FOLDER + name + ".json");
         Result<GgufTokenizer> g = tokenizer_to_gguf(t);
         REQUIRE_MESSAGE(g.ok(), g.status.message);
         Result<Tokenizer> again = tokenizer_from_gguf(g.value, name);
@@ -249,7 +240,7 @@ TEST_CASE("tokenizers: a pattern's fast form gives the published pieces, of runs
 }
 
 TEST_CASE("tokenizers: bytes without a token are left out") {
-    const Tokenizer t = load(FOLDER + "smollm.json");
+    const Tokenizer t = load_tokenizer(FOLDER + "smollm.json");
     CHECK(t.encode("a\xC0!") == t.encode("a!"));
     CHECK(t.encode("\xC0").empty());
 }
@@ -276,13 +267,13 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     const std::string dir = temporary_directory();
     const std::string json = read_file(FOLDER + "phi3.json", 1 << 20).value;
     REQUIRE(replace_file(dir + "/tokenizer.json", json).ok());
-    CHECK(load(dir).vocabulary().before == Ids{1});    // BOS by tokenizer.json's template
+    CHECK(load_tokenizer(dir).vocabulary().before == Ids{1});    // BOS by tokenizer.json's template
     REQUIRE(replace_file(dir + "/tokenizer_config.json", R"({"add_bos_token": false, "add_eos_token": true,
         "bos_token": "<s>", "eos_token": {"content": "<|end|>"}, "chat_template": [{"name": "x", "template": "1"},
         {"name": "default", "template": "2"}],
         "added_tokens_decoder": {"700": {"content": "<new>", "special": true}}})")
                 .ok());
-    const Tokenizer t = load(dir);
+    const Tokenizer t = load_tokenizer(dir);
     const Vocabulary& v = t.vocabulary();
     CHECK(v.before.empty());
     CHECK(v.after == Ids{v.eos});
@@ -291,10 +282,10 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     CHECK(t.encode("<new>", true) == Ids{700});
     CHECK(t.vocab_size() == 701);
     REQUIRE(replace_file(dir + "/chat_template.jinja", "3").ok());
-    CHECK(load(dir).vocabulary().chat_template == "3");
-    REQUIRE(replace_file(dir + "/tokenizer_config.json", load(dir).config_json()).ok());
-    CHECK(load(dir).vocabulary().eos == v.eos);
-    CHECK(load(dir).vocabulary().bos == 1);
+    CHECK(load_tokenizer(dir).vocabulary().chat_template == "3");
+    REQUIRE(replace_file(dir + "/tokenizer_config.json", load_tokenizer(dir).config_json()).ok());
+    CHECK(load_tokenizer(dir).vocabulary().eos == v.eos);
+    CHECK(load_tokenizer(dir).vocabulary().bos == 1);
     for (std::string broken :
          {R"({"added_tokens_decoder": {"x": {"content": "a"}}})", "[", R"({"added_tokens_decoder": 1})",
           R"({"added_tokens_decoder": {"99999999": {"content": "a"}}})",
@@ -319,7 +310,7 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
     std::filesystem::remove(dir + "/chat_template.jinja");
     auto configured = [&](const std::string& text) {
         REQUIRE(replace_file(dir + "/tokenizer_config.json", text).ok());
-        return load(dir).vocabulary();
+        return load_tokenizer(dir).vocabulary();
     };
     const std::string own = "{\"eos_token_id\": [-1, " + std::to_string(v.eos) + ", 5]}";
     REQUIRE(replace_file(dir + "/generation_config.json", own).ok());
@@ -335,7 +326,7 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
               .chat_template == "1");
     configured(R"({"bos_token": "<s>", "eos_token": "<|end|>", "pad_token": "<new>", "chat_template": "4",
         "added_tokens_decoder": {"700": {"content": "<new>", "special": true}}})");
-    const auto out = nlohmann::json::parse(load(dir).config_json());
+    const auto out = nlohmann::json::parse(load_tokenizer(dir).config_json());
     for (auto [key, value] : {std::pair("bos_token", "<s>"), std::pair("eos_token", "<|end|>"),
                               std::pair("pad_token", "<new>"), std::pair("unk_token", "<unk>"),
                               std::pair("chat_template", "4"), std::pair("tokenizer_class", "PreTrainedTokenizerFast")})

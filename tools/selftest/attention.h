@@ -118,37 +118,37 @@ template <class T, class P> Numbers attention_input(const Ops<T, P>& op, int64_t
     return op.attention_rounds_to_bf16 ? rounded<bf16>(x) : x;
 }
 
-// scale is the standard deviation of q, k and v.
-template <class T, class P>
-Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1) {
-    Check check = attention_check("attention_forward", B, S, h);
-    const int64_t N = int64_t(B) * S;
-    DualHeads heads(op, N, h);
-    Dual<T> qkv(op, attention_input(op, N * h.qkv_width(), 1, scale));
+// run(table, y, lse, at) computes y (N,width) and lse (N,NH) of queries of N positions.
+template <class T, class P, class Run>
+Check check_forward(Check check, const Ops<T, P>& op, int64_t N, const Heads& h, Run run) {
     Dual<InputType<T, P>> y(op, N * h.width());
     Statistics lse(op, N * h.NH);
-    both(op, [&](auto& table, auto at) { table.attention_forward(at(y), at(lse), at(qkv), B, S, at(heads)); });
+    both(op, [&](auto& table, auto at) { run(table, at(y), at(lse), at); });
     check.note("y", y,
                attention_error(op.attention_rounds_to_bf16, sizeof(InputType<T, P>) == 2, y.read(), y.numbers,
                                h.value_size(), false));
     check.expect("lse", lse, ATTENTION_LIMIT<float>);
     return check;
 }
+// scale is the standard deviation of q, k and v.
+template <class T, class P>
+Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1) {
+    const int64_t N = int64_t(B) * S;
+    DualHeads heads(op, N, h);
+    Dual<T> qkv(op, attention_input(op, N * h.qkv_width(), 1, scale));
+    return check_forward(
+        attention_check("attention_forward", B, S, h), op, N, h,
+        [&](auto& table, auto y, auto lse, auto at) { table.attention_forward(y, lse, at(qkv), B, S, at(heads)); });
+}
 // Attention to another sequence; h.source is its length.
 template <class T, class P> Check check_cross_attention_forward(const Ops<T, P>& op, int B, int S, Heads h) {
-    Check check = attention_check("cross_attention_forward", B, S, h);
     const int64_t N = int64_t(B) * S, keys = int64_t(B) * h.source;
     DualHeads heads(op, N, keys, h);
     Dual<T> q(op, attention_input(op, N * h.q_row(), 1)), kv(op, attention_input(op, keys * h.kv_row(), 2));
-    Dual<InputType<T, P>> y(op, N * h.width());
-    Statistics lse(op, N * h.NH);
-    both(op,
-         [&](auto& table, auto at) { table.cross_attention_forward(at(y), at(lse), at(q), at(kv), B, S, at(heads)); });
-    check.note("y", y,
-               attention_error(op.attention_rounds_to_bf16, sizeof(InputType<T, P>) == 2, y.read(), y.numbers,
-                               h.value_size(), false));
-    check.expect("lse", lse, ATTENTION_LIMIT<float>);
-    return check;
+    return check_forward(attention_check("cross_attention_forward", B, S, h), op, N, h,
+                         [&](auto& table, auto y, auto lse, auto at) {
+                             table.cross_attention_forward(y, lse, at(q), at(kv), B, S, at(heads));
+                         });
 }
 template <class T, class P> Check check_cross_attention_backward(const Ops<T, P>& op, int B, int S, Heads h) {
     Check check = attention_check("cross_attention_backward", B, S, h);
