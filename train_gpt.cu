@@ -505,7 +505,7 @@ Status Trainer::loop() {
     if (resuming) writer->add_whole(start);    // verified when it was loaded
     started = saved_at = now_seconds();
     first_step = issued = state.step;
-    flops_per_token = training_flops(device.model->op, config, o.seq_len, plan.weighted);
+    flops_per_token = training_flops(device.model->op, config, o.seq_len, plan.weighted, plan.source);
     if (state.step < o.steps)
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     // The average's rate depends on the number of updates, so it needs the last step's outcome.

@@ -110,7 +110,7 @@ struct LoaderConfig {
     uint64_t seed = 1;
     bool shuffle = true;       // false: file order (validation)
     int64_t max_tokens = 0;    // samples of an epoch, in tokens, evenly spaced; 0: all
-    int64_t group = 0;         // samples of a step, to have similar lengths (seq2seq/length_groups.h); 0: any
+    int64_t group = 0;         // adjacent samples of similar lengths (seq2seq/length_groups.h); 0: no groups
 };
 
 // Element i of epoch e's permutation of n samples, a bijection on [0, n); O(1) time and memory.

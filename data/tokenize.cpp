@@ -104,6 +104,7 @@ namespace {
 struct TrainOptions {
     int vocab = 4096, words = 64;    // words: limit of TokenizerTraining::most_bytes, MiB
     std::string out, kind = "bpe", pattern = "gpt2";
+    std::vector<std::string> special;
     bool cased = false, overwrite = false;
     Input input;
 };
@@ -114,6 +115,7 @@ Status train_tokenizer(const TrainOptions& o) {
         if (o.kind == row.name) training.kind = row.kind;
     training.cased = o.cased;
     training.vocab = o.vocab;
+    training.added = o.special;
     training.most_bytes = int64_t(o.words) << 20;
     for (const PatternRow& row : pattern_rows())
         if (o.pattern == row.name) training.pattern = row.pattern;
@@ -189,6 +191,10 @@ Command train_tokenizer_command() {
                 .to = &o->pattern,
                 .help = "bpe: how text is cut into words before merging",
                 .choices = {"gpt2", "cl100k", "qwen2", "o200k", "smollm"}},
+               {.name = "--special-tokens",
+                .to = &o->special,
+                .help = "names of further special tokens, the last ones of the vocabulary: <mask> (BART), "
+                        "'<extra_id_'{0..99}'>' (T5's sentinels, as bash expands it)"},
                {.name = "--distinct-words",
                 .to = &o->words,
                 .help = "MiB: text with more bytes of distinct words is "

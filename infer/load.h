@@ -21,8 +21,8 @@ struct LoadedModel {
     std::unique_ptr<Trace> trace;    // null: none
     std::unique_ptr<Model> model;
 };
-// What a command needs of a model's head: scores of tokens, or of classes; or none, as the result
-// is the states before the head. Then the head of an encoder's file is left out.
+// What a command computes with a model's head: scores of tokens, or scores of classes. none: it
+// uses the states before the head, and the head of an encoder's file is not loaded.
 enum class HeadUse { tokens, classes, none };
 struct ModelOptions {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them

@@ -130,8 +130,8 @@ struct Config {
     float rope_factor = 1, rope_low = 1, rope_high = 4;    // llama3's low and high; yarn's beta_slow, beta_fast
     int rope_original = 0;                                 // trained context; 0: T
     float rope_magnitude = 0;                              // yarn: factor of cos, sin; 0: 1 + ln(factor) / 10
-    // Encoder-decoders: blocks of the encoder, to whose output each block here attends; 0: none.
-    // The encoder has the other fields in common, and attends in both directions.
+    // Encoder-decoders: number of the encoder's blocks; 0: no encoder. Each block of the decoder
+    // attends to the encoder's output. All other fields hold for both; the encoder sees both ways.
     int encoder_layers = 0;
     bool in_encoder = false;         // this is the encoder of such a pair (encoder())
     int decoder_start = 0;           // token before a decoder's first one

@@ -171,8 +171,8 @@ class CostModel {
         (void)read_device(&first, pos, sizeof first);
         return first;
     }
-    // pairs: of a query and a key that it sees, per sequence and head. Each of a sequence's `keys`
-    // counts as read once. rows: bytes of a sequence's other arrays.
+    // The S queries of a sequence begin at position `first`. Per sequence: `pairs` of a query and a
+    // visible key in each head, `keys` that are read once, `rows` bytes of other arrays.
     Cost of_cache(int B, int S, int first, const Pages& cache, const Heads& h, double pairs, double keys,
                   double rows) const {
         CallSizes call = heads(B, S, h);

@@ -107,7 +107,9 @@ Cost CostTable::all() const {
 void run_counted_step(Model& model, int batches) {
     model.train.begin();
     for (int i = 0; i < batches; i++) {
-        model.upload(nullptr, nullptr, model.plan.B, model.plan.S);
+        if (model.encoder)
+            model.upload_pairs(nullptr, nullptr, model.plan.source, nullptr, nullptr, model.plan.B, model.plan.S);
+        else model.upload(nullptr, nullptr, model.plan.B, model.plan.S);
         model.forward(true);
         if (model.plan.weighted) model.loss(false, 0);
         model.loss(true, 1, model.plan.weighted ? model.plan.B : 0);
@@ -116,10 +118,11 @@ void run_counted_step(Model& model, int batches) {
     model.train.update(OptimizerParams(), Limits(), 0);
 }
 
-Cost training_cost(const Table& like, const Config& c, int B, int S, bool weighted) {
+Cost training_cost(const Table& like, const Config& c, int B, int S, bool weighted, int source) {
     CostTable count(like);
     Model model(count.table);
-    const Status s = model.allocate(c, {.mode = RunMode::train, .B = B, .S = S, .weighted = weighted});
+    const Status s =
+        model.allocate(c, {.mode = RunMode::train, .B = B, .S = S, .weighted = weighted, .source = source});
     CHECK(s.ok(), "%s", s.message.c_str());
     run_counted_step(model);
     return count.all();

@@ -105,11 +105,11 @@ struct CostComm : Comm {
 // model's table must be a CostTable's.
 void run_counted_step(Model& model, int batches = 1);
 // Cost of a training step of B sequences of S tokens, without recomputation. training_flops: FLOPs
-// per token of such a step. `weighted` as in Plan.
-Cost training_cost(const Table& like, const Config& c, int B, int S, bool weighted = false);
-inline double training_flops(const Table& like, Config c, int S, bool weighted = false) {
+// per token of such a step. `weighted` and `source` as in Plan.
+Cost training_cost(const Table& like, const Config& c, int B, int S, bool weighted = false, int source = 0);
+inline double training_flops(const Table& like, Config c, int S, bool weighted = false, int source = 0) {
     c.adapter.magnitudes = false;    // their backward pass only repeats a product, and norms are few FLOPs
-    return training_cost(like, c, 1, S, weighted).flops() / S;
+    return training_cost(like, c, 1, S, weighted, source).flops() / S;
 }
 // FLOPs per token of a forward pass with losses, on sequences of S tokens.
 double scoring_flops(const Table& like, const Config& c, int S);

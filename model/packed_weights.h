@@ -29,8 +29,8 @@ class PackedWeights {
     void assign(char* memory, float* trained = nullptr);    // memory: `bytes`, zeroed
     bool any() const { return !entries.empty(); }
     Parameter* at(int64_t offset) { return parameter(entry(offset).weight); }
-    // Position embeddings from row `first` on of a stack's table wpe, which at() has returned; or, if
-    // wpe is null, the computed table. Null: neither exists.
+    // Position embeddings from row `first` on of a stack's table wpe, which at() has returned; or,
+    // if wpe is null, the computed table. Null: neither exists.
     Parameter* positions(const Parameter* wpe, int first);
     float* position_table() { return beside.floats; }
 

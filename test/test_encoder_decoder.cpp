@@ -7,7 +7,7 @@
 #include "test.h"
 #include "family_goldens.h"
 #include "model_checks.h"
-#include "toy_run.h"
+#include "toy_ranks.h"
 #include "infer/decode/beam.h"
 
 namespace {
@@ -200,4 +200,93 @@ TEST_CASE("encoder-decoders: pairs are learnt and a resumed run has the same bit
          "expected an encoder-decoder");
     write_file(toy.dir + "/wrong.jsonl", "{\"source\": 3}\n");
     must({"eval", run, "--pairs", toy.dir + "/wrong.jsonl"}, 3, "source");
+}
+
+TEST_CASE("encoder-decoders: ranks, dry runs and limits of sources for pairs") {
+    NEED_MPIRUN();
+    Toy toy;
+    std::string lines;
+    for (int i = 0; i < 40; i++)
+        lines += formatted("{\"source\": \"%s\", \"target\": \"%s\"}\n", std::string(size_t(3 + i), 'a').c_str(),
+                           std::string(size_t(1 + i % 9), 'b').c_str());
+    const std::string pairs = toy.dir + "/pairs.jsonl";
+    write_file(pairs, lines);
+    auto args = [&](const std::string& out, const std::vector<std::string>& more) {
+        return with({"train",
+                     "--model",
+                     "bart:d1",
+                     "--tokenizer",
+                     toy.dir + "/tok.json",
+                     "--pairs",
+                     pairs,
+                     "--pairs-val",
+                     pairs,
+                     "--seq-len",
+                     "16",
+                     "--source-len",
+                     "40",
+                     "--batch",
+                     "4",
+                     "--total-batch",
+                     "128",
+                     "--steps",
+                     "6",
+                     "--dtype",
+                     "fp32",
+                     "--threads",
+                     "1",
+                     "--out",
+                     toy.dir + "/" + out},
+                    more);
+    };
+    const std::string one = must(args("one", {})).err;
+    CHECK(contains(one, "3 sources cut to 40 tokens and 0 targets to 16"));
+    CHECK(contains(must(args("dropped", {"--too-long", "drop", "--dry-run"})).err, "3 pairs left out"));
+    const std::string dry = must(args("dry", {"--dry-run"})).out;
+    CHECK(contains(dry, "a target for each source"));
+    check_memory(args("memory", {}), 0);
+    std::vector<std::string> two = args("two", {"--zero", "2"});
+    two.insert(two.begin(), flatgpt_binary());
+    const ProcessResult ranks = run_process(mpirun(2, two), mpirun_options(120));
+    INFO(ranks.err);
+    REQUIRE(ranks.exit_code == 0);
+    RanksToy compare;
+    compare.dir = toy.dir;
+    compare.same_losses("one", "two", 1e-5);
+}
+
+TEST_CASE("encoder-decoders: missing spans are learnt from shards, by ranks and resumed as by one process") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    std::vector<std::string> special = {"<|endoftext|>", "<mask>"};
+    for (int i = 0; i < 10; i++) special.push_back(formatted("<extra_id_%d>", i));
+    write_file(toy.dir + "/tok.json", Tokenizer::from_merges({}, Pattern::gpt2, special).to_json());
+    for (const std::string objective : {"span-corruption", "infilling"}) {
+        CAPTURE(objective);
+        const bool spans = objective == "span-corruption";
+        const std::vector<std::string> more = {"--encoder-layers", "1", "--objective", objective, "--source-len",
+                                               spans ? "40" : "32"};
+        const ProcessResult one = toy.run(1, objective, more);
+        INFO(one.err);
+        REQUIRE(one.exit_code == 0);
+        const std::vector<double> losses = toy.losses(objective);
+        CHECK(losses.back() < losses.front() - 0.2);
+        REQUIRE(toy.run(2, objective + "-two", more).exit_code == 0);
+        toy.same_losses(objective, objective + "-two", 1e-5);
+        std::vector<std::string> resumed = more;
+        resumed.insert(resumed.end(), {"--resume", toy.dir + "/" + objective + "/step_00000004"});
+        REQUIRE(toy.run(1, objective + "-again", resumed).exit_code == 0);
+        same_checkpoint(toy, objective, objective + "-again");
+        // A source has 44 - 7 kept tokens, two sentinels and the end.
+        std::vector<std::string> dry = toy.args("dry", more);
+        dry.push_back("--dry-run");
+        CHECK(contains(must(dry).out, spans ? "span corruption, 7 of 44 tokens in 2 spans; sources of 40 tokens, "
+                                              "targets of 10"
+                                            : "infilling, 9 of 31 tokens in spans of about 3"));
+        dry.insert(dry.end(), {"--corrupted", "0.5", "--span-length", "4"});
+        CHECK(contains(must(dry).out, spans ? "span corruption, 28 of 57 tokens in 7 spans" : "infilling, 16 of 31"));
+    }
+    must(toy.args("n", {"--objective", "infilling"}), 2, "expected an encoder-decoder");
+    must(toy.args("n", {"--encoder-layers", "1"}), 2, "--objective span-corruption or infilling");
+    must(toy.args("n", {"--corrupted", "0.2"}), 2, "--objective span-corruption");
 }

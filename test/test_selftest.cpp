@@ -97,7 +97,7 @@ TEST_CASE("selftest: attention in bf16 is held to what it rounds, and no more") 
     right = &cpu_ops_isa<bf16>(cpu_isa());
     Ops<float, bf16> wrong = *right;
     CHECK(Run(wrong, "attention").test.failed == 0);
-    // The filter "attention_forward" also matches linear_attention_forward and cross_attention_forward.
+    // The filter "attention_forward" also matches the linear and the cross-attention's names.
     auto checks = [&](const char* filter) { return Run(wrong, filter).test.checks; };
     const int rows = checks("attention_forward") - checks("linear_attention_forward") -
                      checks("cross_attention_forward");

@@ -391,10 +391,11 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               "what is learnt: the next token (causal); the next one after a prefix whose "
               "tokens all see each other, of 1 to seq-len - 1 tokens (prefix); masked tokens, from both sides (mlm: a "
               "model "
-              "that does not write text). auto: the model's, causal in a new one",
+              "that does not write text); by an encoder-decoder, spans of a text that are missing in its source "
+              "(span-corruption: T5's, infilling: BART's). auto: the model's, causal in a new one",
               0,
               0,
-              {"auto", "causal", "prefix", "mlm"}},
+              {"auto", "causal", "prefix", "mlm", "span-corruption", "infilling"}},
              {"--mask-fraction", &o.mask_fraction,
               "mlm: the part of a sequence's tokens that are to be guessed: 80 % of "
               "them are masked, 10 % another token, 10 % left",

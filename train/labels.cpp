@@ -62,9 +62,10 @@ FlagGroup label_flags(TrainOptions& o) {
 
 // Gives the model the head and the classes that the labels need, unless it has them.
 Status Trainer::choose_head() {
-    if (config.encoder_layers && o.pairs.empty())
+    if (config.encoder_layers && objective_row(o).loss != pair_loss)
         return fail(Exit::usage,
-                    "the model is an encoder-decoder (%s), which learns from pairs of texts; expected --pairs",
+                    "the model is an encoder-decoder (%s): expected --pairs, or --data with --objective "
+                    "span-corruption or infilling",
                     config.family->type);
     if (o.labels.empty()) {
         if (config.head == HeadKind::tokens) return {};

@@ -81,6 +81,7 @@ constexpr ObjectiveRow shards(const char* name, MaskKind mask_kind, std::string 
             .settings = SHARDS,
             .sequences = 1,
             .weighted = false,
+            .pair = Seq2SeqKind::pairs,
             .choose = &Trainer::no_work,
             .read = nullptr,
             .open = &Trainer::open_shards,
@@ -88,8 +89,17 @@ constexpr ObjectiveRow shards(const char* name, MaskKind mask_kind, std::string 
             .text = text,
             .loss = make<TokenLoss>};
 }
+constexpr ObjectiveRow corrupted(const char* name, Seq2SeqKind kind) {
+    ObjectiveRow row = shards(name, MaskKind::causal, pairs_text);
+    row.pair = kind;
+    row.choose = &Trainer::choose_source_target;
+    row.loss = pair_loss;
+    return row;
+}
 const ObjectiveRow OBJECTIVES[] = {
     shards("causal", MaskKind::causal, causal_text),
+    corrupted("span-corruption", Seq2SeqKind::span_corruption),
+    corrupted("infilling", Seq2SeqKind::infilling),
     shards("prefix", MaskKind::prefix, prefix_text),
     shards("mlm", MaskKind::all, mlm_text),
     {.name = "chat",
@@ -101,6 +111,7 @@ const ObjectiveRow OBJECTIVES[] = {
      .settings = CHATS,
      .sequences = 1,
      .weighted = false,
+     .pair = Seq2SeqKind::pairs,
      .choose = &Trainer::choose_chat_template,
      .read = &Trainer::read_conversations,
      .open = &Trainer::open_lines,
@@ -116,6 +127,7 @@ const ObjectiveRow OBJECTIVES[] = {
      .settings = LABELS,
      .sequences = 1,
      .weighted = false,
+     .pair = Seq2SeqKind::pairs,
      .choose = &Trainer::no_work,
      .read = &Trainer::read_labels_file,
      .open = &Trainer::open_lines,
@@ -131,6 +143,7 @@ const ObjectiveRow OBJECTIVES[] = {
      .settings = SOURCES,
      .sequences = 1,
      .weighted = false,
+     .pair = Seq2SeqKind::pairs,
      .choose = &Trainer::choose_source_target,
      .read = &Trainer::read_source_target,
      .open = &Trainer::open_lines,
@@ -146,6 +159,7 @@ const ObjectiveRow OBJECTIVES[] = {
      .settings = PAIRS,
      .sequences = 2,
      .weighted = true,
+     .pair = Seq2SeqKind::pairs,
      .choose = &Trainer::choose_preference,
      .read = &Trainer::read_pairs,
      .open = &Trainer::open_lines,
@@ -161,6 +175,7 @@ const ObjectiveRow OBJECTIVES[] = {
      .settings = PROMPTS,
      .sequences = 0,
      .weighted = true,
+     .pair = Seq2SeqKind::pairs,
      .choose = &Trainer::choose_reward,
      .read = &Trainer::read_prompts,
      .open = &Trainer::open_lines,
@@ -173,6 +188,8 @@ const ObjectiveRow OBJECTIVES[] = {
 const ObjectiveRow& objective_row(const TrainOptions& o, MaskKind mask_kind) {
     for (const ObjectiveRow& row : OBJECTIVES)
         if (row.read && !(o.*row.files).empty()) return row;
+    for (const ObjectiveRow& row : OBJECTIVES)
+        if (o.objective == row.name) return row;
     for (const ObjectiveRow& row : OBJECTIVES)
         if (row.mask_kind == mask_kind) return row;
     CHECK(false, "mask kind %d", int(mask_kind));

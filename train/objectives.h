@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/common.h"
+#include "data/seq2seq/seq2seq.h"
 #include "files/json_write.h"
 #include "model/config.h"
 #include "model/plan.h"
@@ -63,6 +64,7 @@ struct ObjectiveRow {
     const char *noun, *settings;    // what the files hold; options that decide which tokens are learnt
     int sequences;                  // sequences in a sample; 0: Trainer::sequences
     bool weighted;                  // Plan::weighted: the loss is one of whole sequences
+    Seq2SeqKind pair;               // what an encoder-decoder's pairs are made of
     Status (Trainer::*choose)();    // once the model is known: checks options, finds the chat template
     // Reads a file of lines into memory; null: shards.
     Result<std::shared_ptr<LineSource>> (Trainer::*read)(const std::string& pattern, const std::string& flag);
@@ -71,5 +73,6 @@ struct ObjectiveRow {
     std::string (*text)(const Trainer& t);    // for --dry-run; "": plain
     std::unique_ptr<StepLoss> (*loss)(Trainer& t);
 };
-// The row that the options choose; with shards, the model's mask decides.
+// The row that the options choose. With shards, the name of an objective decides, or the model's
+// mask if it is auto.
 const ObjectiveRow& objective_row(const TrainOptions& o, MaskKind mask_kind = MaskKind::causal);

@@ -223,6 +223,7 @@ std::string Trainer::launcher_text() const {
 Status Trainer::choose_batch() {
     plan.mode = RunMode::train;
     plan.B = o.batch, plan.S = o.seq_len;
+    plan.source = config.encoder_layers ? source_length() : 0;
     plan.recompute = o.recompute == "blocks"  ? Recompute::blocks
                      : o.recompute == "cheap" ? Recompute::cheap
                                               : Recompute::none;
@@ -302,6 +303,7 @@ void Trainer::agree_on_batch() {
 }
 
 Status Trainer::open_data() {
+    if (config.encoder_layers) seq2seq = TRY(seq2seq_of(uint64_t(o.seed)));
     TRY((this->*task->open)());
     if (!validates()) return {};
     const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
@@ -309,19 +311,15 @@ Status Trainer::open_data() {
     return {};
 }
 
-// The loader orders pairs so that each group of this many has similar lengths. A group is not a
-// step's pairs: their number depends on options, and then a run that is resumed with other options
-// would read the pairs in another order.
-constexpr int64_t PAIRS_GROUP = 32;
 LoaderConfig Trainer::loader_config() const {
     const int step = batch_unit();    // the loader has prompts without answers
     return {.B = samples_answers() ? 1 : o.batch / step,
-            .S = o.seq_len * step,
+            .S = config.encoder_layers ? seq2seq.width() : o.seq_len * step,
             .vocab = config.V,
             .rank = plan.rank,
             .ranks = plan.ranks,
             .seed = uint64_t(o.seed),
-            .group = o.pairs.empty() ? 0 : PAIRS_GROUP};
+            .group = o.pairs.empty() ? 0 : Seq2Seq::GROUP};
 }
 
 Status Trainer::read_lines() {
@@ -337,6 +335,7 @@ Status Trainer::read_lines() {
     if (length_given || o.pack || o.total_batch) return {};
     const int longest = std::max(source->longest(), val_source ? val_source->longest() : 0);
     resolve("seq-len", "0", std::to_string(o.seq_len = std::min(o.seq_len, int(round_up(longest, 16)))));
+    o.source_len = std::min(o.source_len, o.seq_len);
     source->shorten(o.seq_len);
     if (val_source) val_source->shorten(o.seq_len);
     return {};
@@ -443,7 +442,9 @@ Status Trainer::plan_steps() {
     for (auto [flag, steps] : {std::pair{"--warmup", schedule.warmup}, std::pair{"--batch-warmup", o.batch_warmup}})
         if (steps > o.steps && known)
             return fail(Exit::usage, "%s %lld is longer than --steps %lld", flag, (long long)steps, (long long)o.steps);
-    tokens.resize(size_t(micro)), targets.resize(size_t(micro));
+    // What the loader gives for a batch.
+    tokens.resize(size_t(o.batch) * size_t(config.encoder_layers ? seq2seq.width() : o.seq_len));
+    targets.resize(tokens.size());
     return {};
 }
 

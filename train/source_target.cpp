@@ -6,6 +6,8 @@
 #include <cmath>
 
 FlagGroup pair_flags(TrainOptions& o) {
+    const std::vector<std::string> corrupts = {"--objective span-corruption or --objective infilling"},
+                                   learns_pairs = {"--pairs, --objective span-corruption or --objective infilling"};
     return {"Encoder-decoders",
             {},
             {{.name = "--pairs",
@@ -13,71 +15,108 @@ FlagGroup pair_flags(TrainOptions& o) {
               .help = "pairs of texts to learn, by an encoder-decoder such as T5: JSON lines with source and target; "
                       "--seq-len limits each of the two",
               .excludes = {"--data", "--val", "--chat", "--prefer", "--prompts", "--labels", "--pack", "--documents",
-                           "--raw-u16", "--objective prefix", "--objective mlm", "--teacher", "--eval-tasks",
-                           "--sample-every", "--sample-prompts", "--lora-rank", "--recipe"}},
+                           "--raw-u16", "--objective prefix", "--objective mlm", "--objective span-corruption",
+                           "--objective infilling", "--teacher", "--eval-tasks", "--sample-every", "--sample-prompts",
+                           "--lora-rank", "--recipe"}},
              {.name = "--pairs-val",
               .to = &o.pairs_val,
               .help = "pairs for validation, given in the same way",
-              .needs = {"--pairs"}}}};
+              .needs = {"--pairs"}},
+             {.name = "--source-len",
+              .to = &o.source_len,
+              .help = "tokens of a source, at most; 0: --seq-len, which then limits sources and targets",
+              .min = 0,
+              .max = 1 << 24,
+              .needs = learns_pairs},
+             {.name = "--corrupted",
+              .to = &o.corrupted,
+              .help = "share of a text's tokens that are to be found; 0: 0.15, infilling 0.3",
+              .min = 0,
+              .max = 0.9,
+              .needs = corrupts},
+             {.name = "--span-length",
+              .to = &o.span_length,
+              .help = "tokens of a corrupted span, on average",
+              .min = 1,
+              .max = 100,
+              .needs = corrupts}}};
 }
 
 namespace {
-Seq2SeqOptions options_of(const Trainer& t) {
-    return {.source_S = t.o.seq_len,
-            .S = t.o.seq_len,
-            .start = t.config.decoder_start,
-            .pad = std::max(0, t.tokenizer.vocabulary().pad)};
-}
 class PairLoss : public StepLoss {
   public:
     explicit PairLoss(Trainer& trainer) : t(trainer) {}
-    Status prepare() override {
-        seq2seq = TRY(Seq2Seq::make(options_of(t), t.tokenizer));
-        return {};
+    int64_t begin(int64_t, int64_t sequences) override {
+        return t.seq2seq.targets(sequences, t.data.targets(sequences));
     }
-    int64_t begin(int64_t, int64_t sequences) override { return seq2seq.targets(sequences, t.data.targets(sequences)); }
     bool upload(int64_t first, int* S) override {
         const Seq2SeqBatch b =
-            seq2seq.batch(first, t.tokens.data(), t.targets.data(), t.texts, t.o.batch, !t.needs_padding());
+            t.seq2seq.batch(first, t.tokens.data(), t.targets.data(), t.texts, t.o.batch, !t.needs_padding());
         upload_batch(*t.device.model, b);
         *S = b.S;
         return true;
     }
     void batch(int, int, int64_t terms) override { t.device.model->loss(true, float(1.0 / double(terms))); }
     double of_guess() const override { return std::log(double(t.config.V)); }
-    // Every rank measures all pairs.
-    Result<double> validate(const Show&) override {
-        const auto& file = static_cast<const PairsFile&>(*t.val_source);
-        const int64_t most = t.o.eval_tokens ? std::max<int64_t>(1, t.o.eval_tokens / t.o.seq_len) : file.samples();
-        return pairs_loss(*t.device.model, file, seq2seq, most).loss;
+    Result<double> validate(const Show& show) override {
+        const Seq2Seq fixed = TRY(t.seq2seq_of(Seq2SeqOptions{}.seed));    // the same draws at each validation
+        return TRY(evaluate(*t.device.model, t.val, t.tokenizer, t.o.batch, fixed.width(), show,
+                            t.ranks.coordinator.get(), upload_pairs(*t.device.model, fixed)))
+            .loss;
     }
     void add_metrics(Json& row) const override { row.set("targets", t.sizes[(t.state.step - 1) % 2].terms); }
 
   private:
     Trainer& t;
-    Seq2Seq seq2seq;
 };
 }    // namespace
 
 std::unique_ptr<StepLoss> pair_loss(Trainer& t) { return std::make_unique<PairLoss>(t); }
 std::string pairs_text(const Trainer& t) {
-    return formatted("a target for each source, token %d before it", t.config.decoder_start);
+    const std::string drawn = t.seq2seq.summary();
+    return drawn + (drawn.empty() ? "a target for each source" : "") +
+           formatted(", token %d before a target", t.config.decoder_start);
 }
 
 Status Trainer::choose_source_target() {
     if (!config.encoder_layers)
         return fail(Exit::usage,
-                    "--pairs: expected an encoder-decoder (--from, --model t5:d4 or --encoder-layers N), found a model "
+                    "%s: expected an encoder-decoder (--from, --model t5:d4 or --encoder-layers N), found a model "
                     "of type %s without an encoder",
-                    config.family->type);
-    if (!tokenizer.vocab_size()) return fail(Exit::usage, "--pairs: the run has no tokenizer; give --tokenizer");
+                    pairs_flag().c_str(), config.family->type);
+    if (!tokenizer.vocab_size())
+        return fail(Exit::usage, "%s: the run has no tokenizer; give --tokenizer", pairs_flag().c_str());
+    if (o.source_len > config.T && config.position == Position::learned)
+        return fail(Exit::usage, "--source-len %d: the model's context has %d positions", o.source_len, config.T);
     return tokenizer.fits(config.V, Exit::usage, "");
+}
+std::string Trainer::pairs_flag() const {
+    return o.pairs.empty() ? "--objective " + std::string(task->name) : "--pairs";
+}
+
+int Trainer::source_length() const { return o.source_len ? o.source_len : o.seq_len; }
+// The token of a full stop, which ends sentences; -1: the tokenizer has none.
+static int full_stop(const Tokenizer& tokenizer) {
+    const std::vector<int> ids = tokenizer.encode("a.", false);
+    return !ids.empty() && tokenizer.token(ids.back()) == "." ? ids.back() : -1;
+}
+Result<Seq2Seq> Trainer::seq2seq_of(uint64_t seed) const {
+    return Seq2Seq::make({.kind = task->pair,
+                          .source_S = source_length(),
+                          .S = o.seq_len,
+                          .start = config.decoder_start,
+                          .pad = std::max(0, tokenizer.vocabulary().pad),
+                          .density = o.corrupted,
+                          .mean_span = o.span_length,
+                          .sentence_end = full_stop(tokenizer),
+                          .seed = seed},
+                         tokenizer);
 }
 Result<std::shared_ptr<LineSource>> Trainer::read_source_target(const std::string& pattern, const std::string& flag) {
     return std::shared_ptr<LineSource>(TRY(PairsFile::read({.pattern = pattern,
                                                             .flag = flag,
                                                             .drop = o.too_long == "drop",
-                                                            .source_S = o.seq_len,
+                                                            .source_S = source_length(),
                                                             .S = o.seq_len,
                                                             .vocab = config.V,
                                                             .pad = std::max(0, tokenizer.vocabulary().pad)},

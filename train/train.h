@@ -56,6 +56,8 @@ struct TrainOptions {
     std::string recipe = "none";
     int64_t tokens = 0;
     std::vector<std::string> given;    // names of the flags that were set
+    int source_len = 0;
+    double corrupted = 0, span_length = 3;    // share of a text, tokens
     double z_loss = 0, dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool noise_scale = false;
@@ -120,6 +122,7 @@ struct Trainer {
     GenerationConfig generation;    // from the checkpoint at the start
     const ObjectiveRow* task = &objective_row({});
     Objective objective;
+    Seq2Seq seq2seq;    // what an encoder-decoder learns from
     std::unique_ptr<StepLoss> loss;
     std::optional<ChatEncoder> chat_encoder;           // with --chat; with --prefer if there is a template
     std::shared_ptr<LineSource> source, val_source;    // null: shards; no validation
@@ -256,6 +259,9 @@ struct Trainer {
     Status preview_conversations() const;
     Result<std::shared_ptr<LineSource>> read_labels_file(const std::string& pattern, const std::string& flag);
     Status choose_source_target();
+    std::string pairs_flag() const;                     // option that makes an encoder-decoder learn
+    int source_length() const;                          // most tokens of a source
+    Result<Seq2Seq> seq2seq_of(uint64_t seed) const;    // seed: of what is drawn
     Result<std::shared_ptr<LineSource>> read_source_target(const std::string& pattern, const std::string& flag);
     Status choose_preference();
     Result<std::shared_ptr<LineSource>> read_pairs(const std::string& pattern, const std::string& flag);

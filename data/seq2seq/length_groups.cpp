@@ -5,22 +5,22 @@
 
 #include "data/loader.h"
 
-// Steps of a window, and the fewest windows of an epoch: with fewer, every epoch would sort the
+// Groups of a window, and the fewest windows of an epoch: with fewer, every epoch would sort the
 // same samples together.
-constexpr int64_t WINDOW_STEPS = 50, FEWEST_WINDOWS = 4;
+constexpr int64_t WINDOW_GROUPS = 50, FEWEST_WINDOWS = 4;
 constexpr uint64_t GROUPS = 0x6E17ull << 48;    // random stream of its own
 
-LengthGroups::LengthGroups(int64_t samples_of_step, int64_t samples, uint64_t order_seed, bool permute_steps,
+LengthGroups::LengthGroups(int64_t samples_of_group, int64_t samples, uint64_t order_seed, bool permute_groups,
                            BaseOrder base_order, Length length_of)
-    : group(samples_of_step), n(samples),
-      size(group * std::clamp<int64_t>(n / group / FEWEST_WINDOWS, 1, WINDOW_STEPS)), seed(order_seed),
-      permute(permute_steps), base(std::move(base_order)), length(std::move(length_of)) {
+    : group(samples_of_group), n(samples),
+      size(group * std::clamp<int64_t>(n / group / FEWEST_WINDOWS, 1, WINDOW_GROUPS)), seed(order_seed),
+      permute(permute_groups), base(std::move(base_order)), length(std::move(length_of)) {
     CHECK(group > 0 && n > 0);
 }
 
 int64_t LengthGroups::at(int64_t epoch, int64_t index) const {
     CHECK(epoch >= 0 && index >= 0 && index < n);
-    // The epoch's first `head` samples complete the step that the last epoch has begun.
+    // The epoch's first `head` samples complete the group that the last epoch has begun.
     const int64_t begun = int64_t(__int128(epoch) * n % group), head = std::min(n, (group - begun) % group);
     const int64_t number = (index - head) / size;
     const int64_t first = number ? head + number * size : 0, end = std::min(n, head + (number + 1) * size);
@@ -33,22 +33,22 @@ int64_t LengthGroups::at(int64_t epoch, int64_t index) const {
     return kept[0].samples[size_t(index - first)];
 }
 
-// Samples first..end-1 of the epoch, of which the first `head` end a step.
+// Samples first..end-1 of the epoch, of which the first `head` end a group.
 LengthGroups::Window LengthGroups::window(int64_t epoch, int64_t number, int64_t first, int64_t end,
                                           int64_t head) const {
     std::vector<int64_t> sorted;
     for (int64_t i = first; i < end; i++) sorted.push_back(base(epoch, i));
     std::stable_sort(sorted.begin(), sorted.end(), [&](int64_t a, int64_t b) { return length(a) < length(b); });
-    std::vector<int64_t> begins;    // steps; the first and the last one may be parts
+    std::vector<int64_t> begins;    // groups; the first and the last one may be parts
     if (head > 0) begins.push_back(0);
     for (int64_t at = head; at < end - first; at += group) begins.push_back(at);
     begins.push_back(end - first);
     Window w = {epoch, first, std::vector<int64_t>(sorted.size())};
-    const int64_t steps = int64_t(begins.size()) - 1;
-    for (int64_t i = 0, from = 0; i < steps; i++) {
-        const size_t step = size_t(permute ? shuffled(seed ^ GROUPS ^ uint64_t(number), epoch, steps, i) : i);
-        const int64_t count = begins[step + 1] - begins[step];
-        std::copy_n(sorted.begin() + from, count, w.samples.begin() + begins[step]);
+    const int64_t groups = int64_t(begins.size()) - 1;
+    for (int64_t i = 0, from = 0; i < groups; i++) {
+        const size_t to = size_t(permute ? shuffled(seed ^ GROUPS ^ uint64_t(number), epoch, groups, i) : i);
+        const int64_t count = begins[to + 1] - begins[to];
+        std::copy_n(sorted.begin() + from, count, w.samples.begin() + begins[to]);
         from += count;
     }
     return w;

@@ -1,10 +1,10 @@
-// length_groups.h - an order in which the samples of a step have similar lengths, so that little of
-// a batch is padding.
+// length_groups.h - an order in which adjacent samples have similar lengths, so that little of a
+// batch is padding.
 //
-// The base order of an epoch is cut into windows of some steps; each window is sorted by length and
-// cut into steps, which come in a permuted order (as transformers' group_by_length). Steps are
-// counted from the run's beginning, so that an epoch may begin within one. The order is a pure
-// function of (seed, epoch, index) and the step's size: ranks and batches do not change it.
+// The base order of an epoch is cut into windows of some groups. Each window is sorted by length
+// and cut into groups, which come in a permuted order (as transformers' group_by_length). Groups
+// are counted from the run's beginning, so that an epoch may begin within one. The order is a pure
+// function of (seed, epoch, index) and the group's size: ranks and batches do not change it.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,7 +15,8 @@ class LengthGroups {
   public:
     typedef std::function<int64_t(int64_t epoch, int64_t index)> BaseOrder;    // returns a sample
     typedef std::function<int64_t(int64_t sample)> Length;
-    // group: samples of a step. samples: of an epoch. permute: false keeps a window's steps sorted.
+    // group: samples of a group. samples: of an epoch. permute: false keeps the groups of a window
+    // sorted.
     LengthGroups(int64_t group, int64_t samples, uint64_t seed, bool permute, BaseOrder base, Length length);
     int64_t at(int64_t epoch, int64_t index) const;    // a sample; several threads may call
 

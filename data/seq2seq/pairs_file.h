@@ -45,7 +45,7 @@ class PairsFile : public LineSource {
     std::string text() const override;
     Status read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const override;
 
-    std::vector<std::string> target_texts;    // of the samples, if they are kept
+    std::vector<std::string> target_texts;    // texts of all targets, if they are kept
     // Pairs that were left out are not in ids.
     struct Counts {
         int64_t lines = 0, dropped = 0;

@@ -101,6 +101,15 @@ Result<Seq2Seq> Seq2Seq::make(const Seq2SeqOptions& options, const Tokenizer& to
 }
 
 int Seq2Seq::width() const { return o.kind == Seq2SeqKind::pairs ? std::max(o.source_S, o.S) : text; }
+std::string Seq2Seq::summary() const {
+    if (o.kind == Seq2SeqKind::pairs) return "";
+    const std::string of_text = formatted("%d of %d tokens", corrupted, text);
+    return o.kind == Seq2SeqKind::span_corruption
+               ? formatted("span corruption, %s in %d spans; sources of %d tokens, targets of %d", of_text.c_str(),
+                           spans, text - corrupted + spans + 1, o.S)
+               : formatted("infilling, %s in spans of about %g%s", of_text.c_str(), o.mean_span,
+                           o.sentence_end >= 0 ? ", sentences permuted" : "");
+}
 int64_t Seq2Seq::targets(int64_t n, int64_t given) const { return o.kind == Seq2SeqKind::pairs ? given : n * o.S; }
 
 // ---- T5 -----------------------------------------------------------------------------------------

@@ -46,6 +46,9 @@ struct Seq2SeqOptions {
 
 class Seq2Seq {
   public:
+    // LoaderConfig::group for pairs. A group is not a step's pairs: their number depends on
+    // options, and a run that is resumed with others would then read the pairs in another order.
+    static constexpr int64_t GROUP = 32;
     Seq2Seq() = default;
     // Exit 2: an option is out of range; the tokenizer lacks sentinels, a mask or an end; a limit
     // is too small.
@@ -53,6 +56,7 @@ class Seq2Seq {
 
     int width() const;    // LoaderConfig::S: tokens of a loader's row
     int target_length() const { return o.S; }
+    std::string summary() const;    // what is drawn, for people; "": pairs
     // Targets of n sequences, of which the loader's source counts `given`.
     int64_t targets(int64_t n, int64_t given) const;
     // The pair in a row of the loader. `number`: of the sequence in the run.

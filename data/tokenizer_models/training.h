@@ -18,6 +18,8 @@ struct TokenizerTraining {
     Pattern pattern = Pattern::gpt2;                         // BPE
     std::vector<std::string> special = {"<|endoftext|>"};    // BPE
     bool cased = false;                                      // WordPiece: keeps capitals and accents
+    // Further special tokens, with the vocabulary's last ids: T5's sentinels, BART's <mask>.
+    std::vector<std::string> added = {};
     std::function<Result<bool>(std::string& text)> read;
     int64_t most_bytes = 64 << 20;    // limit for the bytes of all distinct words
     std::function<void(const char* phase, int64_t done, int64_t total)> progress;
@@ -25,12 +27,12 @@ struct TokenizerTraining {
 size_t training_cut(const TokenizerTraining& training, std::string_view text, size_t limit);
 
 // Learns a vocabulary of the kind. The result is equal for any number of threads. Exit 2: vocab
-// out of range; 3: no text; else what read() returns.
+// out of range, or a name of `added` is a token already; 3: no text; else what read() returns.
 //   bpe        256 bytes, merges and special tokens; ends early if no pair occurs twice. Each
 //              merge takes the most frequent pair, of equally frequent ones the lowest pair of ids.
 //   wordpiece  [PAD], [UNK], [CLS], [SEP], [MASK], the 1000 most frequent characters, each also
 //              with "##" where it occurs within a word, and merges of these by the rule of bpe.
-//              Pieces are BERT's.
+//              The text is normalized and split as BERT's.
 //   unigram    <pad>, </s>, <unk> and pieces of words with scores: of all frequent ones those are
 //              kept without which the text's likelihood would fall most (Kudo 2018).
 Result<Tokenizer> train_tokenizer(const TokenizerTraining& training);

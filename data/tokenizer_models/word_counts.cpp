@@ -1,4 +1,5 @@
 // word_counts.cpp - see training.h: counts the distinct words of a text on all cores.
+#include <algorithm>
 #include <optional>
 #include <span>
 
@@ -88,5 +89,17 @@ std::vector<std::string_view> characters_of(std::string_view word) {
 
 Result<Tokenizer> train_tokenizer(const TokenizerTraining& training) {
     constexpr Result<Tokenizer> (*TRAIN[])(const TokenizerTraining&) = {bpe_train, wordpiece_train, unigram_train};
-    return TRAIN[size_t(training.kind)](training);
+    if (training.added.empty()) return TRAIN[size_t(training.kind)](training);
+    TokenizerTraining learnt = training;
+    learnt.vocab -= int(training.added.size());
+    Vocabulary v = TRY(TRAIN[size_t(training.kind)](learnt)).vocabulary();
+    for (const std::string& name : training.added) {
+        if (std::find(v.tokens.begin(), v.tokens.end(), name) != v.tokens.end())
+            return fail(Exit::usage, "special token %s: expected a name that is no token, found one", name.c_str());
+        v.added.push_back({.id = int(v.tokens.size()), .special = true});
+        v.tokens.push_back(name);
+        if (!v.scores.empty()) v.scores.push_back(0);
+        if (name == "<mask>") v.mask = v.added.back().id;
+    }
+    return Tokenizer(std::move(v));
 }

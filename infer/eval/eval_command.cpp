@@ -163,7 +163,10 @@ Status eval_pairs(EvalOptions o) {
     const Seq2Seq seq2seq =
         TRY(Seq2Seq::make({.source_S = S, .S = S, .start = g.c.decoder_start, .pad = pad}, m.tokenizer));
     const double start = now_seconds();
-    const PairsLoss loss = pairs_loss(g, *file, seq2seq, file->samples());
+    Loader loader = TRY(Loader::open(
+        file, {.B = g.plan.B, .S = seq2seq.width(), .vocab = g.c.V, .shuffle = false, .group = Seq2Seq::GROUP}));
+    const Evaluation e =
+        TRY(evaluate(g, loader, m.tokenizer, g.plan.B, seq2seq.width(), {}, nullptr, upload_pairs(g, seq2seq)));
     const std::vector<std::string>& references = file->target_texts;
     std::vector<std::string> texts;
     Countdown countdown = {"eval", "pairs"};
@@ -180,16 +183,16 @@ Status eval_pairs(EvalOptions o) {
     countdown.progress.clear();
     const BleuScore score = bleu(texts, references);
     if (o.json)
-        Json::object("loss", loss.loss, "perplexity", std::exp(loss.loss), "targets", loss.targets, "pairs",
-                     file->samples(), "bleu", score.score, "exact_match", exact_match(texts, references), "signature",
+        Json::object("loss", e.loss, "perplexity", std::exp(e.loss), "targets", e.tokens, "pairs", file->samples(),
+                     "bleu", score.score, "exact_match", exact_match(texts, references), "signature",
                      bleu_signature(false))
             .print();
     else
-        printf("loss %.4f  perplexity %.2f  exact match %.4f  %s\n", loss.loss, std::exp(loss.loss),
+        printf("loss %.4f  perplexity %.2f  exact match %.4f  %s\n", e.loss, std::exp(e.loss),
                exact_match(texts, references), bleu_text(score).c_str());
     fprintf(stderr, "%s for %s (%s)\n", human_time(now_seconds() - start).c_str(),
             counted(file->samples(), "pair").c_str(), m.device.c_str());
-    return check_loss(m, loss.loss);
+    return check_loss(m, e.loss);
 }
 Status eval_labels(EvalOptions o) {
     const LabelledFile file = TRY(read_labels(o.labels));

@@ -37,33 +37,45 @@ std::string gather_batches(const std::string& mine, int64_t samples, int B, size
 }
 
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
-                            const std::function<void(int64_t done, int64_t windows)>& progress,
-                            Coordinator* coordinator, const Objective& objective,
+                            const EvaluationProgress& progress, Coordinator* coordinator, const Objective& objective,
+                            const std::function<void(int rows, const float* losses, const int* targets)>& each) {
+    auto upload = [&](int64_t first, int rows, std::vector<int>& tokens, std::vector<int>& targets,
+                      const std::vector<std::vector<Text>>& texts) {
+        const bool cut = objective.is_plain_causal() && model.op.on_host();
+        const int n = cut ? cut_behind_targets(tokens.data(), targets.data(), B, S) : S;
+        Spans spans;
+        for (int b = 0; b < rows; b++)
+            objective.apply(first + b, &tokens[size_t(b * n)], &targets[size_t(b * n)], n, n, &spans, texts[size_t(b)]);
+        model.batch.upload(tokens.data(), targets.data(), rows, n, objective.is_plain_causal() ? nullptr : &spans);
+        return std::vector<int>(targets.begin(), targets.begin() + rows * n);
+    };
+    return evaluate(model, loader, tokenizer, B, S, progress, coordinator, UploadRows(upload), each);
+}
+
+Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int width,
+                            const EvaluationProgress& progress, Coordinator* coordinator, const UploadRows& upload,
                             const std::function<void(int rows, const float* losses, const int* targets)>& each) {
     loader.seek({0, 0});
     const int64_t windows = loader.samples();
     const int rank = coordinator ? coordinator->rank() : 0, ranks = coordinator ? coordinator->ranks() : 1;
-    std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
-    std::vector<float> losses(tokens.size());
+    std::vector<int> tokens(size_t(B) * size_t(width)), targets(tokens.size());
+    std::vector<float> losses;
     std::vector<std::vector<Text>> texts;
     std::vector<Window> sums;
     for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
         TRY(loader.next(tokens.data(), targets.data(), &texts));
-        const bool cut = objective.is_plain_causal() && model.op.on_host();
-        const int n = cut ? cut_behind_targets(tokens.data(), targets.data(), B, S) : S;
         const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch wraps into the next epoch
-        Spans spans;
-        for (int b = 0; b < rows; b++)
-            objective.apply(done + b, &tokens[size_t(b * n)], &targets[size_t(b * n)], n, n, &spans, texts[size_t(b)]);
-        model.batch.upload(tokens.data(), targets.data(), rows, n, objective.is_plain_causal() ? nullptr : &spans);
+        const std::vector<int> learnt = upload(done, rows, tokens, targets, texts);
+        losses.resize(learnt.size());
         model.forward();
         model.loss(false, 0);
         (void)model.mean_loss(losses.data());
-        if (each) each(rows, losses.data(), targets.data());
-        for (int i = 0; i < rows * n; i++) {
-            if (i % n == 0) sums.emplace_back();
-            sums.back().loss += double(losses[size_t(i)]);
-            const int id = targets[size_t(i)];
+        if (each) each(rows, losses.data(), learnt.data());
+        const size_t S = learnt.size() / size_t(rows);
+        for (size_t i = 0; i < learnt.size(); i++) {
+            if (i % S == 0) sums.emplace_back();
+            sums.back().loss += double(losses[i]);
+            const int id = learnt[i];
             if (id < 0) continue;
             sums.back().targets++;
             if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))

@@ -22,7 +22,17 @@ std::string gather_batches(const std::string& mine, int64_t samples, int B, size
 // only through the matrix products' rounding. With a `coordinator`, the ranks split the batches as
 // their loaders do. The objective draws its random numbers by a window's index in the epoch.
 // `progress` and `each` may be empty; `each` receives every batch's losses and targets (rows,S).
+typedef std::function<void(int64_t done, int64_t windows)> EvaluationProgress;
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
-                            const std::function<void(int64_t done, int64_t windows)>& progress = {},
-                            Coordinator* coordinator = nullptr, const Objective& objective = {},
+                            const EvaluationProgress& progress = {}, Coordinator* coordinator = nullptr,
+                            const Objective& objective = {},
+                            const std::function<void(int rows, const float* losses, const int* targets)>& each = {});
+// Makes a batch of the loader's rows and uploads it to the model. `first`: number of the first row
+// in the epoch. Returns the batch's targets (rows,S), of any S up to the model's.
+typedef std::function<std::vector<int>(int64_t first, int rows, std::vector<int>& tokens, std::vector<int>& targets,
+                                       const std::vector<std::vector<Text>>& texts)>
+    UploadRows;
+// The same for any batches. width: tokens of a loader's row.
+Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int width,
+                            const EvaluationProgress& progress, Coordinator* coordinator, const UploadRows& upload,
                             const std::function<void(int rows, const float* losses, const int* targets)>& each = {});

@@ -33,8 +33,9 @@ struct LabelledText {
     std::vector<int> ids, targets;
     int second = 0;    // Text::second
 };
-// Encodes the lines for a model with these classes, each cut to S tokens. Exit 3: a label is no
-// class of the model, or the file is one for another kind of head.
+// Encodes the lines for a model with these classes, each cut to S tokens. Exit 2: a label is no
+// class of the model, the file is one for another kind of head, or S leaves no room for a text; 3:
+// a text has no token.
 Result<std::vector<LabelledText>> encode_labels(const LabelledFile& file, const Config& c, const Tokenizer& tokenizer,
                                                 int S);
 

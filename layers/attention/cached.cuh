@@ -297,10 +297,12 @@ template <int W, class T, int E> __device__ inline void put_out(T* y, const Stat
     out.to(y, lane, HS);
 }
 
-// Kinds of calls of decode_kernel. AsTheyAre: one position, queries and key already rotated.
-// WithRope: one position, rotated here. Several: S positions, whose keys are in the cache.
-// APPENDS: the kernel writes the position's key and value, which qkv has, to the cache; else all
-// keys are there. A constant, because a flag read at run time costs registers.
+// Kinds of calls of decode_kernel. AsTheyAre: one position per sequence, as the array has it.
+// WithRope: one position per sequence, whose query and key the kernel rotates first (TURNS).
+// Several: S positions per sequence, whose keys are in the cache already.
+// APPENDS: the kernel appends the position's key and value to the cache. They are in the array of
+// the queries (FROM_QKV); else the cache has all keys, as that of a source has. Both are constants,
+// because flags that are read at run time cost registers.
 template <bool FROM_QKV> struct AsTheyAre {
     static constexpr bool TURNS = false, APPENDS = FROM_QKV;
     static constexpr int S = 1;
