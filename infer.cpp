@@ -202,15 +202,22 @@ std::vector<int> encode_prompt(const Tokenizer& tokenizer, const std::string& pr
 
 // Generates texts of an encoder-decoder for each source.
 Status write_answers(const SampleOptions& o, const LoadedModel& m, GenerationOptions options) {
-    options.prompts = {{m.model->c.decoder_start}};
-    for (size_t i = 0; i < o.source.size(); i++) {
-        if (o.source[i].empty()) return fail(Exit::usage, "--source: expected a text, found an empty one");
+    for (const std::string& text : o.source) {
+        if (text.empty()) return fail(Exit::usage, "--source: expected a text, found an empty one");
         const int most = m.model->plan.source;
         size_t length = 0;
-        options.source = seq2seq_encode(m.tokenizer, o.source[i], most, &length, o.special == "token");
+        options.sources.push_back(seq2seq_encode(m.tokenizer, text, most, &length, o.special == "token"));
+        options.prompts.push_back({m.model->c.decoder_start});
         if (length > size_t(most))
             Progress().note(formatted("note: the source has %zu tokens: only %d are read", length, most));
-        TRY(write_samples(o, m, options, {o.json ? o.source[i] : ""}, int(i), o.source.size()));
+    }
+    const size_t n = o.source.size();
+    const std::vector<std::string> shown = o.json ? o.source : std::vector<std::string>(n);
+    if (!o.search.beams) return write_samples(o, m, std::move(options), shown, 0, 1);
+    for (size_t i = 0; i < n; i++) {    // a search has one source
+        GenerationOptions one = options;
+        one.prompts = {options.prompts[i]}, one.sources = {options.sources[i]};
+        TRY(write_samples(o, m, std::move(one), {shown[i]}, int(i), n));
     }
     return {};
 }
@@ -231,7 +238,10 @@ Status sample(SampleOptions o) {
     o.model_options.gives_source = by_source;
     TRY(load_model(m, o.model_options, o.device, false, [&](const Config& c, bool gpu) {
         if (by_source) {
-            count = o.search.beams ? 2 * o.search.beams : std::min(o.num, o.batch ? o.batch : gpu ? 64 : 16);
+            count = o.search.beams ? 2 * o.search.beams
+                                   : int(std::min<int64_t>(all, o.batch ? o.batch
+                                                                : gpu   ? 64
+                                                                        : 16));
             return Capacity{.B = count, .S = 1, .source = c.T};
         }
         // Prompts are prefilled in chunks of `rows` tokens, counted over all sequences. If the
@@ -494,6 +504,7 @@ Command eval_command() {
            .to = &o->pairs,
            .help = "of an encoder-decoder: JSON lines with source and target; loss, BLEU and exact match",
            .excludes = {"--text", "--task", "--labels", NEEDLE}},
+          {.name = "--lowercase", .to = &o->lowercase, .help = "BLEU of the texts in lower case", .needs = {"--pairs"}},
           {.name = "--documents",
            .to = &o->documents,
            .help = "positions see only their own document, as in train "

@@ -128,16 +128,16 @@ Status allocate_cache(Model& g, KvCache& cache, int sequences, int positions, co
     return cache.allocate(g.op, g.c, int(g.plan.max_tokens()), sequences, positions, kind);
 }
 
-void encode_source(Model& g, KvCache& cache, const int* tok, int n) {
+void encode_source(Model& g, KvCache& cache, int seq, const int* tok, int n) {
     g.encoder->batch.upload(tok, nullptr, 1, n);
     g.encoder->forward();
     g.pass.precision = Precision::prefill;
     const Heads h = g.c.cross_heads(n);
+    cache.begin_source(seq, n);
     for (int l = 0; l < g.c.L; l++) {
         cross_keys(g.op, g.cross_step(l, nullptr));
         g.op.cache_append(cache.source.layers[size_t(l)], g.a[size_t(l)].cross_kv, 1, n, cache.source.pos, h);
     }
-    cache.set_source(n, int(g.plan.max_tokens()));
 }
 
 PendingHead extend(Model& g, KvCache& cache, const int* tok, int S, const std::vector<int>& which,

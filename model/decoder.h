@@ -15,9 +15,9 @@ struct PendingHead {
 // Allocates a cache, which must be destroyed before the model. Exit 5: not enough memory.
 Status allocate_cache(Model& model, KvCache& cache, int sequences, int positions, const CacheOptions& kind = {});
 
-// Encoder-decoders: runs the encoder on a source of n tokens, and stores its keys and values for
-// all sequences of the cache.
-void encode_source(Model& model, KvCache& cache, const int* tok, int n);
+// Encoder-decoders: runs the encoder on a source of n tokens, and stores its keys and values for a
+// sequence of the cache, which attends to them until it gets another source.
+void encode_source(Model& model, KvCache& cache, int seq, const int* tok, int n);
 
 // Appends S tokens to each of B sequences of the cache, and runs the model on them. sequences: the
 // indices of these sequences; empty: all sequences of the cache. lengths (B): number of tokens of

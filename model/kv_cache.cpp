@@ -182,21 +182,23 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
     sequences = page_numbers + int64_t(count) * width;
     copies = sequences + count;
     if (c.smear) previous = copies + 2 * copied, history = previous + most;
-    return allocate_source(most, count);
+    return allocate_sources(most, count);
 }
-Status KvCache::allocate_source(int most, int count) {
+Status KvCache::allocate_sources(int most, int count) {
     if (!c.encoder_layers) return {};
-    CHECK(kind.source > 0, "an encoder-decoder's cache without a source");
+    CHECK(kind.source > 0 && kind.sources > 0, "an encoder-decoder's cache without a source");
     const int own = pages_for(kind.source);
     source.positions = own * Pages::SIZE;
+    source.of.assign(size_t(count), -1);
+    source.lengths.assign(size_t(kind.sources), 0);
     const int64_t layer_size =
-        round_up(2 * int64_t(source.positions) * c.NKV * c.HS * element_bytes(op->activation), 128);
+        round_up(2 * int64_t(kind.sources) * source.positions * c.NKV * c.HS * element_bytes(op->activation), 128);
     const int64_t all_ints = int64_t(count) * own + most + source.positions;
     source_bytes = c.L * layer_size + int64_t(sizeof(int)) * all_ints;
     source.memory = static_cast<char*>(op->allocate(source_bytes));
     if (!source.memory)
-        return fail(Exit::device, "out of memory: keys and values of a source of %d tokens need %.2f GiB", kind.source,
-                    double(source_bytes) / (1 << 30));
+        return fail(Exit::device, "out of memory: keys and values of %d sources of %d tokens need %.2f GiB",
+                    kind.sources, kind.source, double(source_bytes) / (1 << 30));
     source.table = reinterpret_cast<int*>(source.memory + c.L * layer_size);
     source.last = source.table + int64_t(count) * own;
     source.pos = source.last + most;
@@ -204,18 +206,43 @@ Status KvCache::allocate_source(int most, int count) {
         char* const k = source.memory + l * layer_size;
         source.layers.push_back({op->activation, k, k + layer_size / 2, nullptr, nullptr, c.NKV, source.table, own});
     }
-    std::vector<int> rows(static_cast<size_t>(count) * size_t(own)),
-        positions_up(static_cast<size_t>(source.positions));
-    for (size_t i = 0; i < rows.size(); i++) rows[i] = int(i) % own;
+    std::vector<int> positions_up(static_cast<size_t>(source.positions));
     for (size_t i = 0; i < positions_up.size(); i++) positions_up[i] = int(i);
-    op->upload(source.table, rows.data(), int64_t(sizeof(int) * rows.size()));
     op->upload(source.pos, positions_up.data(), int64_t(sizeof(int) * positions_up.size()));
     return {};
 }
-void KvCache::set_source(int length, int most) {
+void KvCache::begin_source(int seq, int length) {
     CHECK(length > 0 && length <= source.positions, "a source of %d", length);
-    const std::vector<int> last(size_t(most), length - 1);
-    op->upload(source.last, last.data(), int64_t(sizeof(int)) * most);
+    // The other sequences have one source less than there are sequences, so that one is free.
+    source.of[size_t(seq)] = -1;
+    int free = 0;
+    while (std::count(source.of.begin(), source.of.end(), free)) free++;
+    CHECK(free < kind.sources, "%d sources", kind.sources);
+    source.of[size_t(seq)] = free;
+    source.lengths[size_t(free)] = length;
+    source.uploaded_S = 0;
+    const int own = source.positions / Pages::SIZE;
+    std::vector<int> rows(static_cast<size_t>(own));
+    for (int i = 0; i < own; i++) rows[size_t(i)] = free * own + i;
+    op->upload(source.table, rows.data(), int64_t(sizeof(int) * rows.size()));
+}
+void KvCache::share_source(int seq, int other) {
+    if (!c.encoder_layers) return;
+    source.of[size_t(seq)] = source.of[size_t(other)];
+    source.uploaded_S = 0;
+}
+void KvCache::upload_sources(int S) {
+    const int own = source.positions / Pages::SIZE;
+    std::vector<int> rows, last;
+    for (int seq : running) {
+        const int own_source = source.of[size_t(seq)];
+        CHECK(own_source >= 0, "sequence %d has no source", seq);
+        for (int i = 0; i < own; i++) rows.push_back(own_source * own + i);
+        last.insert(last.end(), size_t(S), source.lengths[size_t(own_source)] - 1);
+    }
+    op->upload(source.table, rows.data(), int64_t(sizeof(int) * rows.size()));
+    op->upload(source.last, last.data(), int64_t(sizeof(int) * last.size()));
+    source.uploaded_S = S;
 }
 void KvCache::release_graphs() {
     for (const auto& [step, graph] : graphs) op->release_graph(graph);
@@ -331,6 +358,7 @@ std::vector<int> KvCache::grow(const int* from_tok, int S, std::vector<int> whic
     cache_pos = ints;
     pos = ints + N;
     tok = ints + 2 * N;
+    if (c.encoder_layers && (rebuild || source.uploaded_S != S)) upload_sources(S);
     if (rebuild || table.changed) upload_table();
     for (int i : {0, 1})
         if (const int l = c.layer_of_rope_table(i); l >= 0 && kind.evicts)

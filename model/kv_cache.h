@@ -22,7 +22,8 @@ struct CacheOptions {
     bool evicts = false;
     int sinks = 0;
     int pages = 0;            // total; 0: enough for every sequence's maximum
-    int source = 0;           // positions of an encoder's output, at most
+    int source = 0;           // positions of a source (an encoder's output), at most
+    int sources = 1;          // sources that are kept at a time
     bool lossless = false;    // no window ever reaches evicted positions
 };
 
@@ -100,15 +101,19 @@ struct SampleArgs {
     bool operator==(const SampleArgs&) const = default;
 };
 
-// Keys and values of one source, an encoder's output, for all sequences of a KvCache, in the
-// activations' type. encode_source (model/decoder.h) computes them once.
+// Keys and values of sources, outputs of an encoder, for the sequences of a KvCache, in the
+// activations' type. Several sequences may attend to one source. encode_source (model/decoder.h)
+// computes it once.
 struct SourceCache {
-    int positions = 0;                 // room, in whole pages; 0: no encoder
+    int positions = 0;                 // room of a source, in whole pages; 0: no encoder
     char* memory = nullptr;            // pages of one layer after the other
-    int* table = nullptr;              // (sequences,pages of a sequence): the same pages in each row
-    int* last = nullptr;               // (tokens of a call): length - 1
+    int* table = nullptr;              // (sequences of a call,pages of a source)
+    int* last = nullptr;               // (tokens of a call): length of the sequence's source - 1
     int* pos = nullptr;                // (positions): 0, 1, ...
     std::vector<Pages> layers = {};    // (L)
+    std::vector<int> of = {};          // by sequence: its source; -1: none
+    std::vector<int> lengths = {};     // by source
+    int uploaded_S = 0;                // tokens per sequence for which `last` is there; 0: it is not
 };
 
 // Keys and values, and the last call's positions and tokens. Must be destroyed before the model.
@@ -139,7 +144,10 @@ struct KvCache {
     // by which sinks are rotated.
     SourceCache source;
     int64_t source_bytes = 0;
-    void set_source(int length, int most);    // after its keys and values are in the cache
+    // Gives the sequence a source of this length, and makes row 0 of source.table its pages, to
+    // which the caller appends keys and values. share_source: gives it the other sequence's source.
+    void begin_source(int seq, int length);
+    void share_source(int seq, int other);
     char *memory = nullptr, *state = nullptr;
     float *cos_sin[2] = {}, *sink_cos_sin[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
@@ -164,7 +172,8 @@ struct KvCache {
   private:
     const Table* op = nullptr;    // owns the memory
     Config c;
-    Status allocate_source(int most, int count);
+    Status allocate_sources(int most, int count);
+    void upload_sources(int S);
     void evict_pages(const std::vector<int>& lengths);
     void rotate_sinks(const std::vector<PageTable::Copy>& copies, const std::vector<int>& evicted);
     void upload_copies(const std::vector<PageTable::Copy>& copies);

@@ -88,21 +88,33 @@ TEST_CASE("encoder-decoders: logits and losses and gradients are those of transf
 TEST_CASE("encoder-decoders: cached decoding equals whole passes and greedy decoding is that of transformers") {
     each_pair([](const PairGolden& golden) {
         Model g{Table(cpu_ops<float>())};
-        golden.load(g, {.mode = RunMode::infer, .B = 2, .S = 20, .source = PairGolden::NS});
-        KvCache cache;
-        REQUIRE(allocate_cache(g, cache, 2, 20, {.source = PairGolden::NS}).ok());
-        encode_source(g, cache, golden.tokens("source").data(), PairGolden::NS);
-        // Both sequences attend to the source; the second one is a copy.
-        std::vector<int> next(2, golden.c.decoder_start), greedy;
-        std::vector<float> logits(size_t(2 * golden.c.V));
+        golden.load(g, {.mode = RunMode::infer, .B = 3, .S = 20, .source = PairGolden::NS});
+        const std::vector<int> sources = golden.tokens("source");
+        const int shorter = PairGolden::NS - 5;
+        KvCache cache, alone;
+        REQUIRE(allocate_cache(g, cache, 3, 20, {.source = PairGolden::NS, .sources = 2}).ok());
+        REQUIRE(allocate_cache(g, alone, 1, 20, {.source = PairGolden::NS}).ok());
+        // The first two sequences attend to one source, the third one to another, shorter one.
+        encode_source(g, cache, 2, sources.data() + PairGolden::NS, shorter);
+        encode_source(g, cache, 0, sources.data() + PairGolden::NS, shorter);
+        cache.share_source(1, 0);
+        encode_source(g, alone, 0, sources.data() + PairGolden::NS, shorter);
+        cache.share_source(0, 2);
+        cache.share_source(1, 2);
+        encode_source(g, cache, 0, sources.data(), PairGolden::NS);    // in the place that is free now
+        cache.share_source(1, 0);
+        std::vector<int> next(3, golden.c.decoder_start), greedy;
+        std::vector<float> logits(size_t(3 * golden.c.V)), other(size_t(golden.c.V));
         const std::vector<int> expected = golden.tokens("greedy");
         for (size_t i = 0; i < expected.size(); i++) {
             compute_logits(g, extend(g, cache, next.data(), 1), logits.data());
             const auto first = logits.begin();
             const int best = int(std::max_element(first, first + golden.c.V) - first);
             CHECK(std::equal(first, first + golden.c.V, first + golden.c.V));
+            compute_logits(g, extend(g, alone, next.data(), 1), other.data());
+            CHECK(std::equal(other.begin(), other.end(), first + 2 * golden.c.V));
             greedy.push_back(best);
-            next.assign(2, best);
+            next.assign(3, best);
         }
         CHECK(greedy == expected);
         // All tokens in one call give the logits of the last step.
@@ -124,7 +136,7 @@ TEST_CASE("encoder-decoders: greedy texts and beams are those of transformers") 
         options.prompts = {{golden.c.decoder_start}};
         options.tokens = PairGolden::LENGTH;
         const std::vector<int> sources = golden.tokens("source");
-        options.source.assign(sources.begin(), sources.begin() + PairGolden::NS);
+        options.sources = {{sources.begin(), sources.begin() + PairGolden::NS}};
         options.end_of_text = false;
         options.sampling.temperature = 0;
         auto ids = [](const Result<GenerationResult>& result) {
@@ -135,6 +147,18 @@ TEST_CASE("encoder-decoders: greedy texts and beams are those of transformers") 
         };
         CHECK(ids(generate(g, bytes, options)) == golden.tokens("greedy"));
         CHECK(ids(beam_search(g, bytes, options, {.beams = 3})) == golden.tokens("beams"));
+        // Several sources at a time, each with two texts, in fewer places than there are texts.
+        GenerationOptions second = options, several = options;
+        second.sources = {{sources.begin() + PairGolden::NS, sources.end() - 5}};
+        several.sources = {options.sources[0], second.sources[0], options.sources[0]};
+        several.prompts.assign(3, options.prompts[0]);
+        several.num = 2, several.batch = 3;
+        const Result<GenerationResult> all = generate(g, bytes, several), one = generate(g, bytes, second);
+        REQUIRE_MESSAGE(all.ok(), all.status.message);
+        REQUIRE_MESSAGE(one.ok(), one.status.message);
+        for (size_t i = 0; i < 6; i++)
+            CHECK(all.value.texts[i] == (i / 2 == 1 ? one.value.texts[0] : all.value.texts[0]));
+        CHECK(all.value.texts[0] == generate(g, bytes, options).value.texts[0]);
     });
 }
 
@@ -181,6 +205,14 @@ TEST_CASE("encoder-decoders: pairs are learnt and a resumed run has the same bit
             CHECK(must({"sample", run, "--source", "abab", "--temperature", "0"}).out == "the first of all\n");
             CHECK(must({"sample", run, "--source", "dede", "--beams", "2", "--tokens", "30"}).out ==
                   "here is the next\n");
+            const std::string both = must({"sample", run, "--source", "dede", "--source", "abab", "--num", "2",
+                                           "--temperature", "0", "--batch", "3", "--json"})
+                                         .out;
+            std::istringstream texts(both);
+            int i = 0;
+            for (std::string line; std::getline(texts, line); i++)
+                CHECK(contains(line, i < 2 ? "here is the next" : "the first of all"));
+            CHECK(i == 4);
         }
         Toy::set(args, "--out", again);
         args.insert(args.end(), {"--resume", run + "/step_00000120"});
@@ -244,7 +276,6 @@ TEST_CASE("encoder-decoders: ranks, dry runs and limits of sources for pairs") {
     CHECK(contains(must(args("dropped", {"--too-long", "drop", "--dry-run"})).err, "3 pairs left out"));
     const std::string dry = must(args("dry", {"--dry-run"})).out;
     CHECK(contains(dry, "a target for each source"));
-    check_memory(args("memory", {}), 0);
     std::vector<std::string> two = args("two", {"--zero", "2"});
     two.insert(two.begin(), flatgpt_binary());
     const ProcessResult ranks = run_process(mpirun(2, two), mpirun_options(120));
@@ -283,8 +314,9 @@ TEST_CASE("encoder-decoders: missing spans are learnt from shards, by ranks and 
         CHECK(contains(must(dry).out, spans ? "span corruption, 7 of 44 tokens in 2 spans; sources of 40 tokens, "
                                               "targets of 10"
                                             : "infilling, 9 of 31 tokens in spans of about 3"));
-        dry.insert(dry.end(), {"--corrupted", "0.5", "--span-length", "4"});
-        CHECK(contains(must(dry).out, spans ? "span corruption, 28 of 57 tokens in 7 spans" : "infilling, 16 of 31"));
+        dry.insert(dry.end(), {"--corrupted", "0.3", "--span-length", "4"});
+        CHECK(contains(must(dry).out, spans ? "span corruption, 15 of 50 tokens in 4 spans"
+                                            : "infilling, 9 of 31 tokens in spans of about 4"));
     }
     must(toy.args("n", {"--objective", "infilling"}), 2, "expected an encoder-decoder");
     must(toy.args("n", {"--encoder-layers", "1"}), 2, "--objective span-corruption or infilling");

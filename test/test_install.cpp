@@ -136,7 +136,9 @@ TEST_CASE("man: the page has every command, group and option, and no formatter c
             std::string name;
             for (char letter : f.name) name += (letter == '-' ? "\\" : "") + std::string(1, letter);
             CHECK(contains(page, ".TP\n\\f" + std::string(f.name[0] == '-' ? "B" : "I") + name));
-            if (!f.group.empty()) CHECK(contains(page, ".SS \"" + f.group + "\"\n"));
+            std::string group;
+            for (char letter : f.group) group += (letter == '-' ? "\\" : "") + std::string(1, letter);
+            if (!group.empty()) CHECK(contains(page, ".SS \"" + group + "\"\n"));
         }
     }
     CHECK(r.out.rfind(".TH FLATGPT 1 \"20", 0) == 0);

@@ -4,6 +4,7 @@
 #include "base/philox.h"
 #include "base/pool.h"
 #include "data/bpe.h"
+#include "data/objective.h"
 #include "data/normalize.h"
 #include "data/tokenizer_models/charsmap.h"
 #include "data/tokenizer_models/training.h"
@@ -296,4 +297,27 @@ TEST_CASE("pieces: Unigram training gives equal bits for any number of threads a
     CHECK(train_tokenizer(training(ModelKind::unigram, 20, lines)).status.code == Exit::usage);
     CHECK(train_tokenizer(training(ModelKind::unigram, 300, {})).status.code == Exit::input);
     CHECK(train_tokenizer(training(ModelKind::unigram, 300, {"", " \n"})).status.code == Exit::input);
+}
+
+TEST_CASE("pieces: further special tokens are the last ones of a trained vocabulary, and read back") {
+    const std::vector<std::string> lines = cases()["corpus"];
+    for (const ModelKind kind : {ModelKind::bpe, ModelKind::wordpiece, ModelKind::unigram}) {
+        TokenizerTraining t = training(kind, 300, lines);
+        t.added = {"<mask>", "<extra_id_0>", "<extra_id_1>"};
+        const Result<Tokenizer> trained = train_tokenizer(t);
+        REQUIRE_MESSAGE(trained.ok(), trained.status.message);
+        const Tokenizer read = parse_tokenizer(trained.value.to_json());
+        for (const Tokenizer* each : {&trained.value, &read}) {
+            const int V = each->vocab_size();
+            CHECK(V == 300);
+            if (kind != ModelKind::wordpiece) CHECK(mask_token(*each) == V - 3);    // that has [MASK], too
+            CHECK(each->encode("<extra_id_0>", true) == std::vector{V - 2});
+            CHECK(each->encode("<extra_id_1>", true) == std::vector{V - 1});
+            CHECK(each->is_special(V - 1));
+        }
+        CHECK(read.fingerprint() == trained.value.fingerprint());
+        TokenizerTraining twice = training(kind, 300, lines);
+        twice.added = {"<mask>", "<mask>"};
+        CHECK(train_tokenizer(twice).status.code == Exit::usage);
+    }
 }

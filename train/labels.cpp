@@ -135,10 +135,6 @@ Status Trainer::load_below_head() {
 
 // ---- loss ---------------------------------------------------------------------------------------
 
-int64_t LabelLoss::begin(int64_t first, int64_t sequences) {
-    return t.objective.targets(first, sequences, t.o.seq_len, t.data.targets(sequences));
-}
-void LabelLoss::batch(int, int, int64_t terms) { t.device.model->loss(true, float(1.0 / double(terms))); }
 double LabelLoss::of_guess() const {
     return t.config.predicts_values() ? double(INFINITY) : std::log(double(t.config.outputs()));
 }

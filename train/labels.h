@@ -28,17 +28,14 @@ class LabelSource : public LineSource {
 };
 
 // The mean loss of all targets, and a classifier's scores on the validation texts.
-class LabelLoss : public StepLoss {
+class LabelLoss : public TokenLoss {
   public:
-    explicit LabelLoss(Trainer& trainer) : t(trainer) {}
-    int64_t begin(int64_t first, int64_t sequences) override;
-    void batch(int i, int S, int64_t terms) override;
+    using TokenLoss::TokenLoss;
     double of_guess() const override;
     Result<double> validate(const Show& show) override;
     void add_validation(Json& row) const override { set_scores(row, scores, t.config); }
 
   private:
-    Trainer& t;
     LabelScores scores;
 };
 std::string labels_text(const Trainer& t);    // for --dry-run

@@ -7,45 +7,34 @@
 #include "train/reward/loss.h"
 #include "train/train.h"
 
-namespace {
-// The mean loss of all targets.
-class TokenLoss : public StepLoss {
-  public:
-    explicit TokenLoss(Trainer& trainer) : t(trainer) {}
-    int64_t begin(int64_t first, int64_t sequences) override {
-        return t.objective.targets(first, sequences, t.o.seq_len, t.data.targets(sequences));
+int64_t TokenLoss::begin(int64_t first, int64_t sequences) {
+    return t.objective.targets(first, sequences, t.o.seq_len, t.data.targets(sequences));
+}
+void TokenLoss::batch(int, int S, int64_t terms) {
+    if (Model* teacher = t.teacher.model.get()) {
+        teacher->batch.upload(t.tokens.data(), t.targets.data(), t.o.batch, S,
+                              t.objective.is_plain_causal() ? nullptr : &t.spans);
+        teacher->forward();
+        t.device.model->teacher = teacher;
     }
-    void batch(int, int S, int64_t terms) override {
-        if (Model* teacher = t.teacher.model.get()) {
-            teacher->batch.upload(t.tokens.data(), t.targets.data(), t.o.batch, S,
-                                  t.objective.is_plain_causal() ? nullptr : &t.spans);
-            teacher->forward();
-            t.device.model->teacher = teacher;
-        }
-        t.device.model->loss(true, float(1.0 / double(terms)));
-        t.device.model->teacher = nullptr;    // validation measures the loss on tokens
-    }
-    double of_guess() const override { return t.teacher.model ? double(INFINITY) : std::log(double(t.config.V)); }
-    Status add_memory(std::vector<MemoryRow>& rows, int B) const override {
-        if (!t.o.teacher.empty()) add_model(rows, "the teacher", TRY(t.teacher_memory(B)));
-        return {};
-    }
-    Result<double> validate(const Show& show) override {
-        Objective fixed = t.objective;    // random draws as in `flatgpt eval`
-        fixed.seed = Objective{}.seed;
-        return TRY(evaluate(*t.device.model, t.val, t.tokenizer, t.o.batch, t.o.seq_len, show,
-                            t.ranks.coordinator.get(), fixed))
-            .loss;
-    }
+    t.device.model->loss(true, float(1.0 / double(terms)));
+    t.device.model->teacher = nullptr;    // validation measures the loss on tokens
+}
+double TokenLoss::of_guess() const { return t.teacher.model ? double(INFINITY) : std::log(double(t.config.V)); }
+Status TokenLoss::add_memory(std::vector<MemoryRow>& rows, int B) const {
+    if (!t.o.teacher.empty()) add_model(rows, "the teacher", TRY(t.teacher_memory(B)));
+    return {};
+}
+Result<double> TokenLoss::validate(const Show& show) {
+    Objective fixed = t.objective;    // random draws as in `flatgpt eval`
+    fixed.seed = Objective{}.seed;
+    return TRY(evaluate(*t.device.model, t.val, t.tokenizer, t.o.batch, t.o.seq_len, show, t.ranks.coordinator.get(),
+                        fixed))
+        .loss;
+}
+void SomeTokensLoss::add_metrics(Json& row) const { row.set("targets", t.sizes[(t.state.step - 1) % 2].terms); }
 
-  protected:
-    Trainer& t;
-};
-class ChatLoss : public TokenLoss {
-  public:
-    using TokenLoss::TokenLoss;
-    void add_metrics(Json& row) const override { row.set("targets", t.sizes[(t.state.step - 1) % 2].terms); }
-};
+namespace {
 template <class Loss> std::unique_ptr<StepLoss> make(Trainer& t) { return std::make_unique<Loss>(t); }
 
 std::string documents_text(const Trainer& t) {
@@ -117,7 +106,7 @@ const ObjectiveRow OBJECTIVES[] = {
      .open = &Trainer::open_lines,
      .preview = &Trainer::preview_conversations,
      .text = chat_text,
-     .loss = make<ChatLoss>},
+     .loss = make<SomeTokensLoss>},
     {.name = "labels",
      .mask_kind = MaskKind::all,
      .flag = "--labels",

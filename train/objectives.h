@@ -55,6 +55,26 @@ class StepLoss {
     virtual void add_validation(Json&) const {}    // metrics besides the loss
 };
 
+// The mean loss of all targets.
+class TokenLoss : public StepLoss {
+  public:
+    explicit TokenLoss(Trainer& trainer) : t(trainer) {}
+    int64_t begin(int64_t first, int64_t sequences) override;
+    void batch(int i, int S, int64_t terms) override;
+    double of_guess() const override;
+    Status add_memory(std::vector<MemoryRow>& rows, int B) const override;
+    Result<double> validate(const Show& show) override;
+
+  protected:
+    Trainer& t;
+};
+// The same of samples that do not have a target at each position, whose number is a metric.
+class SomeTokensLoss : public TokenLoss {
+  public:
+    using TokenLoss::TokenLoss;
+    void add_metrics(Json& row) const override;
+};
+
 struct ObjectiveRow {
     const char* name;
     MaskKind mask_kind;

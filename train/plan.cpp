@@ -311,10 +311,11 @@ Status Trainer::open_data() {
     return {};
 }
 
+int Trainer::row_tokens() const { return config.encoder_layers ? seq2seq.width() : o.seq_len; }
 LoaderConfig Trainer::loader_config() const {
     const int step = batch_unit();    // the loader has prompts without answers
     return {.B = samples_answers() ? 1 : o.batch / step,
-            .S = config.encoder_layers ? seq2seq.width() : o.seq_len * step,
+            .S = row_tokens() * step,
             .vocab = config.V,
             .rank = plan.rank,
             .ranks = plan.ranks,
@@ -442,8 +443,7 @@ Status Trainer::plan_steps() {
     for (auto [flag, steps] : {std::pair{"--warmup", schedule.warmup}, std::pair{"--batch-warmup", o.batch_warmup}})
         if (steps > o.steps && known)
             return fail(Exit::usage, "%s %lld is longer than --steps %lld", flag, (long long)steps, (long long)o.steps);
-    // What the loader gives for a batch.
-    tokens.resize(size_t(o.batch) * size_t(config.encoder_layers ? seq2seq.width() : o.seq_len));
+    tokens.resize(size_t(o.batch) * size_t(row_tokens()));
     targets.resize(tokens.size());
     return {};
 }

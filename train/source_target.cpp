@@ -3,8 +3,6 @@
 #include "model/families/families.h"
 #include "train/train.h"
 
-#include <cmath>
-
 FlagGroup pair_flags(TrainOptions& o) {
     const std::vector<std::string> corrupts = {"--objective span-corruption or --objective infilling"},
                                    learns_pairs = {"--pairs, --objective span-corruption or --objective infilling"};
@@ -43,9 +41,9 @@ FlagGroup pair_flags(TrainOptions& o) {
 }
 
 namespace {
-class PairLoss : public StepLoss {
+class PairLoss : public SomeTokensLoss {
   public:
-    explicit PairLoss(Trainer& trainer) : t(trainer) {}
+    using SomeTokensLoss::SomeTokensLoss;
     int64_t begin(int64_t, int64_t sequences) override {
         return t.seq2seq.targets(sequences, t.data.targets(sequences));
     }
@@ -56,18 +54,12 @@ class PairLoss : public StepLoss {
         *S = b.S;
         return true;
     }
-    void batch(int, int, int64_t terms) override { t.device.model->loss(true, float(1.0 / double(terms))); }
-    double of_guess() const override { return std::log(double(t.config.V)); }
     Result<double> validate(const Show& show) override {
         const Seq2Seq fixed = TRY(t.seq2seq_of(Seq2SeqOptions{}.seed));    // the same draws at each validation
         return TRY(evaluate(*t.device.model, t.val, t.tokenizer, t.o.batch, fixed.width(), show,
                             t.ranks.coordinator.get(), upload_pairs(*t.device.model, fixed)))
             .loss;
     }
-    void add_metrics(Json& row) const override { row.set("targets", t.sizes[(t.state.step - 1) % 2].terms); }
-
-  private:
-    Trainer& t;
 };
 }    // namespace
 

@@ -149,7 +149,8 @@ Status Trainer::choose_model() {
     if (!resuming) config.mask_kind = asked.mask_kind;    // weights may continue with another mask
     const bool resize = o.resize_vocab && !start.empty() && !resuming;
     if (resize) asked.V = config.V;
-    const int own = o.context ? o.context : o.seq_len, context = start.empty() && own ? own : asked.T;
+    const int length = o.seq_len ? std::max(o.seq_len, o.source_len) : 0;
+    const int own = o.context ? o.context : length, context = start.empty() && own ? own : asked.T;
     // A window as long as the context limits nothing and is removed, except in families in which
     // the window decides which layers have RoPE.
     const bool rope_by_window = asked.rope_local_theta > 0 || (asked.family->layers & Family::rope_if_windowed);

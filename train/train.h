@@ -261,6 +261,7 @@ struct Trainer {
     Status choose_source_target();
     std::string pairs_flag() const;                     // option that makes an encoder-decoder learn
     int source_length() const;                          // most tokens of a source
+    int row_tokens() const;                             // tokens of a sequence as the loader gives it
     Result<Seq2Seq> seq2seq_of(uint64_t seed) const;    // seed: of what is drawn
     Result<std::shared_ptr<LineSource>> read_source_target(const std::string& pattern, const std::string& flag);
     Status choose_preference();

@@ -99,7 +99,6 @@ Result<Tokenizer> train_tokenizer(const TokenizerTraining& training) {
         v.added.push_back({.id = int(v.tokens.size()), .special = true});
         v.tokens.push_back(name);
         if (!v.scores.empty()) v.scores.push_back(0);
-        if (name == "<mask>") v.mask = v.added.back().id;
     }
     return Tokenizer(std::move(v));
 }

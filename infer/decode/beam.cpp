@@ -71,7 +71,9 @@ Status Search::open(const std::vector<int>& prompt) {
                          limits.evicts, limits.sinks, 0, limits.lossless};
     const int shared = all / Pages::SIZE;
     if (!limits.evicts) kind.pages = shared + beam_options.beams * (pages_for(all + tokens) - shared + 1);
-    TRY(sequences.open(2 * beam_options.beams, limits.positions, kind, options.source));
+    if (model.encoder) kind.source = int(options.sources[0].size());
+    TRY(sequences.open(2 * beam_options.beams, limits.positions, kind));
+    if (model.encoder) sequences.read_source(0, options.sources[0]);
     logits.resize(size_t(beam_options.beams) * size_t(model.c.V));
     sequences.prefill({0}, {prompt}, logits.data());
     return {};

@@ -10,12 +10,12 @@ int chunk_length(const Model& model, const KvCache& cache, size_t running) {
     return std::min(fixed, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
 }
 
-Status CachedSequences::open(int count, int positions, CacheOptions kind, const Ids& source) {
+Status CachedSequences::open(int count, int positions, CacheOptions kind) {
     prefixes.resize(size_t(count));
-    kind.source = int(source.size());
-    TRY(allocate_cache(model, cache, count, positions, kind));
-    if (model.encoder) encode_source(model, cache, source.data(), kind.source);
-    return {};
+    return allocate_cache(model, cache, count, positions, kind);
+}
+void CachedSequences::read_source(int seq, const Ids& source) {
+    encode_source(model, cache, seq, source.data(), int(source.size()));
 }
 
 // ---- prefixes -----------------------------------------------------------------------------------
@@ -36,6 +36,7 @@ void CachedSequences::begin(int seq, const Prefix& from) {
 }
 void CachedSequences::copy(int from, int to) {
     cache.table.fork(from, to);
+    cache.share_source(to, from);
     prefixes[size_t(to)] = prefixes[size_t(from)];
 }
 void CachedSequences::drop_last(int seq, int n) {

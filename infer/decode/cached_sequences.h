@@ -25,16 +25,17 @@ class CachedSequences {
     // `shares_decoded`: positions from decode steps may be reused, too, although their bits differ
     // from those of prefill.
     explicit CachedSequences(Model& g, bool shares_decoded = false) : model(g), share_decoded(shares_decoded) {}
-    // source: an encoder-decoder's, to which all sequences attend. Exit 5: not enough memory.
-    Status open(int count, int positions, CacheOptions kind, const Ids& source = {});
+    Status open(int count, int positions, CacheOptions kind);    // exit 5: not enough memory
     int count() const { return cache.table.sequences(); }
     int length(int seq) const { return cache.table[seq].length(); }
-    // Whether prefixes of any length can be reused. There are three obstacles: the state of linear
+    // Whether prefixes of any length can be reused. There are four obstacles: the state of linear
     // attention sums up all tokens so far, the contents of a cache that evicts depend on chunking,
-    // and under bidirectional attention a prefix depends on later tokens.
+    // under bidirectional attention a prefix depends on later tokens, and beside an encoder on the
+    // source.
     bool can_share_prefix() const {
-        return cache.kind.evicts ? false
-                                 : model.c.linear == LinearAttention::none && model.c.mask_kind == MaskKind::causal;
+        return cache.kind.evicts || model.encoder
+                   ? false
+                   : model.c.linear == LinearAttention::none && model.c.mask_kind == MaskKind::causal;
     }
 
     // The cached sequence that shares the longest prefix with `tokens`. The prefix never includes
@@ -45,7 +46,9 @@ class CachedSequences {
     };
     Prefix longest_prefix(const Ids& tokens) const;
     void begin(int seq, const Prefix& from);    // starts sequence with a copy of that prefix
-    void copy(int from, int to);                // copies a whole sequence
+    // Encoder-decoders: encodes the source to which the sequence attends until it gets another.
+    void read_source(int seq, const Ids& source);
+    void copy(int from, int to);    // copies a whole sequence
     void empty(int seq) { begin(seq, {}); }
     void drop_last(int seq, int n);    // drops the last n tokens
 

@@ -139,6 +139,7 @@ class Generator {
 
 Status Generator::open() {
     CHECK(!options.prompts.empty() && total() < INT32_MAX, "%zu prompts", options.prompts.size());
+    CHECK(!model.encoder || options.sources.size() == options.prompts.size(), "%zu sources", options.sources.size());
     TRY(can_speculate(model, options.speculation));
     sampler = TRY(Sampler::open(options.sampling, tokenizer, choices, ends));
     size_t longest = 0;
@@ -171,7 +172,9 @@ Status Generator::open_cache(size_t longest) {
     int pages = shared;
     for (int i = 0; i < count; i++) pages += needs[size_t(i / options.num)] - shared;
     if (!limits.evicts) kind.pages = pages;
-    TRY(sequences.open(count, limits.positions, kind, options.source));
+    for (const Ids& source : options.sources) kind.source = std::max(kind.source, int(source.size()));
+    kind.sources = count;
+    TRY(sequences.open(count, limits.positions, kind));
     busy.resize(size_t(count));
     if (Model* other = options.speculation.draft) {
         draft_model.emplace(*other);
@@ -254,6 +257,8 @@ void Generator::prefill(std::vector<Sequence>& waiting, size_t& row) {
             sequence.seq = acquire_seq(from.seq);
             sequence.row = row++;
             sequences.begin(sequence.seq, from);
+            if (model.encoder)
+                sequences.read_source(sequence.seq, options.sources[size_t(sequence.number / options.num)]);
             seqs.push_back(sequence.seq);
             rest.push_back({sequence.tokens.begin() + ptrdiff_t(from.length), sequence.tokens.end()});
         }

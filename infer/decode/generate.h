@@ -68,7 +68,7 @@ struct GenerationResult {
 };
 struct GenerationOptions {
     std::vector<std::vector<int>> prompts = {};    // each has at least one token
-    std::vector<int> source = {};                  // encoder-decoders: what all sequences attend to
+    std::vector<std::vector<int>> sources = {};    // encoder-decoders: what a prompt's sequences attend to
     int num = 1, tokens = 200;                     // sequences per prompt; new tokens of a sequence
     int batch = 16;                                // most sequences that run together
     // Number of the first sequence for random numbers, which then differ between prompts, too;

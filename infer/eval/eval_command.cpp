@@ -168,24 +168,23 @@ Status eval_pairs(EvalOptions o) {
     const Evaluation e =
         TRY(evaluate(g, loader, m.tokenizer, g.plan.B, seq2seq.width(), {}, nullptr, upload_pairs(g, seq2seq)));
     const std::vector<std::string>& references = file->target_texts;
-    std::vector<std::string> texts;
-    Countdown countdown = {"eval", "pairs"};
+    GenerationOptions options;
     for (int64_t i = 0; i < file->samples(); i++) {
-        const SequencePair pair = file->pair(i);
-        GenerationOptions options;
-        options.prompts = {{g.c.decoder_start}};
-        options.source = pair.source;
-        options.tokens = S - 1;
-        options.sampling.temperature = 0;
-        texts.push_back(TRY(generate(g, m.tokenizer, options)).texts[0]);
-        countdown(i + 1, file->samples());
+        options.prompts.push_back({g.c.decoder_start});
+        options.sources.push_back(file->pair(i).source);
     }
+    options.tokens = S - 1;
+    options.batch = g.plan.B;
+    options.sampling.temperature = 0;
+    Countdown countdown = {"eval", "pairs"};
+    options.progress = std::ref(countdown);
+    const std::vector<std::string> texts = TRY(generate(g, m.tokenizer, options)).texts;
     countdown.progress.clear();
-    const BleuScore score = bleu(texts, references);
+    const BleuScore score = bleu(texts, references, o.lowercase);
     if (o.json)
         Json::object("loss", e.loss, "perplexity", std::exp(e.loss), "targets", e.tokens, "pairs", file->samples(),
                      "bleu", score.score, "exact_match", exact_match(texts, references), "signature",
-                     bleu_signature(false))
+                     bleu_signature(o.lowercase))
             .print();
     else
         printf("loss %.4f  perplexity %.2f  exact match %.4f  %s\n", e.loss, std::exp(e.loss),

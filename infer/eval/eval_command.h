@@ -11,7 +11,7 @@ struct EvalOptions {
     int batch = 8, seq_len = 0, longest_line = 32;
     int64_t eval_tokens = 0;
     double mask_fraction = Objective{}.fraction;
-    bool raw_u16 = false, documents = false, json = false, by_position = false, needle = false;
+    bool raw_u16 = false, documents = false, json = false, lowercase = false, by_position = false, needle = false;
     NeedleOptions needles;
     TaskFlags tasks;
     DeviceOptions device;
