@@ -177,8 +177,8 @@ void Gpt::forward(bool training) {
     static_cast<Batch::Sizes&>(pass) = batch.use_uploaded();
     pass.training = training;
     pass.precision = Precision::prefill;
-    pass.first_sequence = step.sequences + int64_t(plan.rank) * pass.B;
-    step.sequences += training ? int64_t(plan.ranks) * pass.B : 0;
+    pass.first_sequence = step.sequences + int64_t(plan.ring()) * pass.B;
+    step.sequences += training ? int64_t(plan.rings()) * pass.B : 0;
     store.await_parameters(0);
     embed_forward(nullptr);
     for (int l = 0; l < c.L; l++) {
@@ -267,7 +267,7 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     }
     // Attention among the call's own positions. In generation it runs only for a bidirectional
     // prefix, and replaces the cache's causal result.
-    if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.qkv_rot, B, S, h);
+    if (!cache || h.keys) ring.attention_forward(t.atty, t.lse, t.qkv_rot, B, S, h);
     if (after_attention) after_attention(l);
 }
 // Linear attention: y_t = q_t S_t with S_t = a_t S_(t-1) + k_t v_t^T (layers/ops.h).
@@ -448,7 +448,7 @@ void Gpt::block_backward(int l) {
     Activation* const dgates = op.at(dqkv_or_dup, round_up(int64_t(N) * h.qkv_width(), 64));
     if (c.recurrent(l))
         op.linear_attention_backward(dqkv_or_dup, dgates, dt, t.atty, t.qkv_rot, t.decay_gates, t.lse, B, S, h);
-    else op.attention_backward(dqkv_or_dup, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
+    else ring.attention_backward(dqkv_or_dup, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
     relative_bias_scores_backward(op, dbias, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
     rope_backward(op, dqkv_or_dup, d.qw, d.kw, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], t.qk_rstd, B, S, h,
                   c.rope(l));

@@ -7,6 +7,7 @@
 #include "layers/compose.h"
 #include "model/activations.h"
 #include "model/batch.h"
+#include "model/ring/ring.h"
 #include "model/tensors.h"
 
 struct ParamStore;
@@ -43,6 +44,7 @@ struct Gpt {
     Params<Gradient> dw;    // buffers for their gradients
     ParamStore& store;      // owns the parameters
     Batch batch{op};
+    Ring ring{op, batch, store};    // attention of sequences that several ranks share
     Pass pass;
     StepState step;
 
@@ -146,7 +148,7 @@ struct Gpt {
     // it is the index of the first sequence instead.
     Dropout site_dropout(float rate, int site, int64_t first) const;
     Dropout dropout(DropoutSite where, int l = 0) const;
-    const int* text_positions() const { return pass.spans ? batch.pos() : nullptr; }
+    const int* text_positions() const { return pass.pos ? batch.pos() : nullptr; }
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
     NormStep norm_of_embeddings() const;
     HeadStep head_step() const;

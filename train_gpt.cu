@@ -68,10 +68,11 @@ ReportFlags Trainer::flags() const {
 
 // Whether sequences must keep the positions behind their last target, because the step depends on
 // them: experts' load and dropout's random numbers count them, a GPU's algorithms depend on the
-// length, and other objectives than plain causal attend to them.
+// length, ranks that share sequences divide the whole length, and other objectives than plain
+// causal attend to them.
 bool Trainer::needs_padding() const {
-    return device.gpu || !objective.is_plain_causal() || config.experts || o.dropout > 0 || o.attention_dropout > 0 ||
-           config.adapter.dropout > 0;
+    return device.gpu || o.cp > 1 || !objective.is_plain_causal() || config.experts || o.dropout > 0 ||
+           o.attention_dropout > 0 || config.adapter.dropout > 0;
 }
 
 // Queues a step: one update, except that rewards may have more, on the same answers. Only the last
@@ -101,18 +102,18 @@ Status Trainer::issue_update(int64_t first, bool last) {
     const int64_t all = loss->begin(first, positions / o.seq_len);
     sizes[issued % 2].terms = all;
     g.train.begin(all, uint64_t(o.seed), issued, positions);
-    for (int i = 0; i < count; i++, first += int64_t(o.batch) * ranks.count()) {
+    for (int i = 0; i < count; i++, first += int64_t(o.batch) * plan.rings()) {
         if (!loss->fill(i)) TRY(data.next(tokens.data(), targets.data(), &texts));
         if (!config.encoder_layers && !needs_padding())
             S = cut_behind_targets(tokens.data(), targets.data(), o.batch, o.seq_len);
-        if (const int64_t own = first + int64_t(ranks.rank()) * o.batch; !loss->upload(own, &S)) {
+        if (const int64_t own = first + int64_t(plan.ring()) * o.batch; !loss->upload(own, &S)) {
             spans = {};
             for (int b = 0; b < o.batch; b++)
                 objective.apply(own + b, &tokens[size_t(b) * size_t(S)], &targets[size_t(b) * size_t(S)], S, S, &spans,
                                 texts[size_t(b / sequences())]);
             g.batch.upload(tokens.data(), targets.data(), o.batch, S, objective.is_plain_causal() ? nullptr : &spans);
         }
-        sizes[issued % 2].positions += int64_t(o.batch) * S;
+        sizes[issued % 2].positions += int64_t(o.batch) * S / o.cp;
         g.forward(true);
         loss->batch(i, S, all);
         g.backward(i + 1 == count);

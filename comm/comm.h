@@ -145,6 +145,10 @@ struct Comm {
     virtual void all_gather(void* x, int64_t n, Element type) = 0;
     // Sends x (n) of rank `from` to all ranks.
     virtual void broadcast(void* x, int64_t n, Element type, int from) = 0;
+    // Passes n elements on in a ring of `ring` successive ranks, the first a multiple of `ring`:
+    // sends `from` to the next rank, and receives `to` from the previous one. The arrays do not
+    // overlap. NCCL lacks it.
+    virtual void pass_on(void* to, const void* from, int64_t n, Element type, int ring);
     virtual int64_t mark() = 0;
     virtual void join(int64_t mark) = 0;
 };

@@ -6,6 +6,7 @@
 //   reduce_scatter  does the first half of all_reduce, with equal additions
 //   all_gather      does the second half of all_reduce
 //   broadcast       a rank sends x to all ranks
+//   pass_on         each rank sends its array to the next one of its ring
 //   a few KiB       in all_reduce, every rank sends x to all, and each adds: one round, not two
 //
 // comm_dtype bf16: sent elements are rounded to bf16, except in an all_reduce of a few KiB. Each
@@ -155,13 +156,15 @@ void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, i
 // ---- messages -----------------------------------------------------------------------------------
 
 constexpr int64_t SMALL = 4096;    // bytes below which all ranks send to all
+template <class T> constexpr int64_t LARGEST = int64_t(1 << 30) / int64_t(sizeof(T));    // elements of a message
 
 struct Job {
-    enum Kind { all_reduce, reduce_scatter, all_gather, broadcast } kind;
+    enum Kind { all_reduce, reduce_scatter, all_gather, broadcast, pass_on } kind;
     void *out, *x;
     int64_t n;
     Element type, comm_dtype;
     int from = 0;    // broadcast's sender
+    int ring = 1;    // pass_on's ranks; it sends x and receives out
 };
 struct Buffer {
     void* p;
@@ -218,15 +221,22 @@ class CollectiveRunner {
             T* others = staged<T>(ranks * n);
             exchange([&](int) { return bytes(x, n); }, [&](int r) { return bytes(others + r * n, n); });
             sum_rows(x, x, others, n, n, rank, ranks);
+        } else if (job.kind == Job::pass_on) {
+            const int first = rank / job.ring * job.ring, at = rank - first;
+            const int next = first + (at + 1) % job.ring, previous = first + (at + job.ring - 1) % job.ring;
+            for (int64_t i = 0; i < n; i += LARGEST<T>) {
+                const int64_t size = std::min(LARGEST<T>, n - i);
+                exchange([&](int r) { return bytes(x + i, r == next ? size : 0); },
+                         [&](int r) { return bytes(out + i, r == previous ? size : 0); });
+            }
         } else if (job.kind == Job::broadcast) {
-            constexpr int64_t CHUNK = int64_t(1 << 30) / int64_t(sizeof(T));
-            for (int64_t first = 0; first < n; first += CHUNK) {
-                const Buffer whole = bytes(x + first, std::min(CHUNK, n - first)), nothing = {x, 0};
+            for (int64_t first = 0; first < n; first += LARGEST<T>) {
+                const Buffer whole = bytes(x + first, std::min(LARGEST<T>, n - first)), nothing = {x, 0};
                 exchange([&](int) { return rank == job.from ? whole : nothing; },
                          [&](int r) { return r == job.from ? whole : nothing; });
             }
         } else if (job.kind == Job::all_gather) {
-            const Rows<T> rows = {x, n * ranks, n, int64_t(1 << 30) / int64_t(sizeof(T))};
+            const Rows<T> rows = {x, n * ranks, n, LARGEST<T>};
             for (int64_t column = 0; column < n; column += rows.chunk) gather(rows, column);
         } else if (job.kind == Job::reduce_scatter) {
             const Rows<T> rows = {x, n * ranks, n, mpi_chunk(n, ranks, sizeof(T))};
@@ -333,6 +343,9 @@ class Mpi final : public Comm {
     }
     void broadcast(void* x, int64_t n, Element type, int from) override {
         enqueue({Job::broadcast, nullptr, x, n, type, type, from});
+    }
+    void pass_on(void* to, const void* from, int64_t n, Element type, int ring) override {
+        enqueue({Job::pass_on, to, const_cast<void*>(from), n, type, type, 0, ring});
     }
     int64_t mark() override { return enqueued; }
     void join(int64_t mark) override { wait_until(mark); }

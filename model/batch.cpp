@@ -8,9 +8,12 @@ void Batch::configure(const Plan& plan, const Config& c) {
     mask = c.mask_kind;
     segments = c.segments;
     has_values = c.predicts_values();
-    most_S = plan.S;
     most = plan.max_tokens();
-    may_span = plan.spans || mask != MaskKind::causal;
+    may_span = plan.spans || plan.cp > 1 || mask != MaskKind::causal;
+    part = {plan.rank % plan.cp, plan.cp, plan.S};
+    window = 0;
+    for (int l = 0; l < c.L; l++) window = std::max(window, c.heads(l).window);
+    masks.assign(plan.cp > 1 ? size_t(window ? 2 * plan.cp : plan.cp) : 0, false);
     most_sources = c.encoder_layers ? int64_t(plan.B) * plan.source : 0;
 }
 
@@ -26,28 +29,49 @@ void Batch::fill_source(int* to, const int* lengths, int B, int S, int source_S)
     }
 }
 
+Batch::RingMask Batch::ring_mask(int source, bool windowed) const {
+    const int i = (windowed ? part.ranks : 0) + source;
+    const Span* keys = reinterpret_cast<const Span*>(tok() + masks_at()) + int64_t(i) * 2 * most;
+    return {keys, keys + most, masks[size_t(i)]};
+}
+
+void Batch::fill_ring(int* to, const int* from_tok, const int* from_target, int B, const Spans* whole) {
+    if (from_tok) part.cut(to, from_tok, B);
+    if (from_target) part.cut(to + most, from_target, B);
+    for (int n = 0; n < B * part.S; n++) {
+        const int position = part.position(n % part.S), row = n / part.S * part.whole_S();
+        to[6 * most + n] = position - (whole ? whole->keys[size_t(row + position)].from : 0);
+    }
+    Span* keys = reinterpret_cast<Span*>(to + masks_at());
+    for (size_t i = 0; i < masks.size(); i++, keys += 2 * most)
+        masks[i] = part.mask(keys, keys + most, int(i) % part.ranks, whole, int(i) < part.ranks ? 0 : window, B);
+    documents = whole != nullptr;
+}
+
 void Batch::upload(const int* from_tok, const int* from_target, int B, int S, const Spans* spans,
                    const int* source_lengths, int source_S) {
-    const int64_t N = int64_t(B) * S;
-    CHECK(N > 0 && N <= most && S <= most_S, "B=%d S=%d", B, S);
+    const bool ring = part.ranks > 1;
+    CHECK(!ring || S == part.whole_S(), "S=%d of %d ranks with %d positions each", S, part.ranks, part.S);
+    const int64_t all = int64_t(B) * S, N = all / part.ranks;
+    CHECK(N > 0 && N <= most && S <= part.whole_S(), "B=%d S=%d", B, S);
     Spans whole;
     for (int b = 0; b < B && !spans && mask == MaskKind::all; b++) whole.add({Text{}}, S, mask);
     if (!spans && !whole.keys.empty()) spans = &whole;
-    CHECK(!spans || (may_span && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
-    next = {B, S, N, spans != nullptr};
+    CHECK(!spans || (may_span && int64_t(spans->keys.size()) == all), "spans of %zu", spans->keys.size());
+    next = {B, S / part.ranks, N, spans && !ring, spans || ring};
     CHECK(!most_sources || (source_S > 0 && int64_t(B) * source_S <= most_sources), "sources of %d", source_S);
-    whole_upload = spans || segments || most_sources;
+    whole_upload = spans || ring || segments || most_sources;
     const int64_t count = whole_upload ? ints() : from_target || !from_tok ? most + N : N;
     if (from_tok || whole_upload) {
         host.resize(size_t(ints()));
         const auto to = host.begin();
-        if (from_tok) std::copy_n(from_tok, N, to);
-        if (from_target) {
-            std::copy_n(from_target, N, to + most);
+        if (ring) fill_ring(host.data(), from_tok, from_target, B, spans);
+        if (from_tok && !ring) std::copy_n(from_tok, N, to);
+        if (from_target && !ring) std::copy_n(from_target, N, to + most);
+        if (from_target)
             next.targets =
-                std::count_if(from_target, from_target + N, [&](int t) { return has_values ? t != NO_VALUE : t >= 0; });
-        }
-        if (spans) {
+                std::count_if(to + most, to + most + N, [&](int t) { return has_values ? t != NO_VALUE : t >= 0; });
+        if (next.spans) {
             std::copy_n(spans->keys.begin(), N, reinterpret_cast<Span*>(&to[2 * most]));
             std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most]));
             for (int n = 0; n < int(N); n++) to[6 * most + n] = n % S - spans->keys[size_t(n)].from;

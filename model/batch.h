@@ -1,7 +1,7 @@
 // batch.h - the batch that passes read on the device, and the next one, uploaded in advance.
 #pragma once
 #include "model/plan.h"
-#include "model/spans.h"
+#include "model/ring/zigzag.h"
 
 class Batch {
   public:
@@ -9,6 +9,7 @@ class Batch {
         int B = 0, S = 0;
         int64_t targets = 0;    // positions with a target >= 0
         bool spans = false;     // keys() and queries() define the attention mask
+        bool pos = false;       // pos() has the positions in texts; else they count from 0
     };
     explicit Batch(const Table& table) : op(table) {}
     void configure(const Plan& plan, const Config& c);
@@ -17,6 +18,8 @@ class Batch {
     // lie on the host. `target` may be null; a target below 0 is ignored. If tok is null, only
     // sizes are set, which is enough for a CostTable. spans (B,S): the attention mask. If null,
     // each sequence is one text, with the mask of the model and an empty prefix.
+    // With Plan::cp, S is that of whole sequences, of which this rank keeps its positions. The
+    // batch then has this rank's S and targets, and the masks of the ring in place of spans.
     // An encoder-decoder's batch also has the lengths (B) of its sources, which have source_S
     // positions each; a null pointer: all are full.
     void upload(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr,
@@ -27,28 +30,45 @@ class Batch {
     // Two batches in device memory, the one that passes read (`input`) and the next one (`staged`),
     // each of ints() ints: tok (N), target (N); with spans also keys (N), queries (N), and pos (N),
     // which counts from a text's start; with segments also those (N); with a source the spans of
-    // cross-attention, source_keys (N) and source_queries (B,source positions).
+    // cross-attention, source_keys (N) and source_queries (B,source positions); with a ring of
+    // ranks its masks.
     int *input = nullptr, *staged = nullptr;
-    int64_t ints() const { return source_at() + (most_sources ? 2 * (most + most_sources) : 0); }
+    int64_t ints() const { return masks_at() + int64_t(masks.size()) * 4 * most; }
     int* tok() const { return input; }
     int* target() const { return tok() + most; }
     Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most); }
     Span* queries() const { return keys() + most; }
     int* pos() const { return tok() + 6 * most; }
     int* segment() const { return tok() + (may_span ? 7 : 2) * most; }
+    // The mask between this rank's queries and the keys of rank `source` of its ring, in layers
+    // with a window or without (Zigzag::mask).
+    struct RingMask {
+        const Span *keys, *queries;    // (N)
+        bool any;                      // some query attends to some key
+    };
+    RingMask ring_mask(int source, bool windowed) const;
+    bool ring_has_documents() const { return documents; }
+    const Zigzag& zigzag() const { return part; }
     Span* source_keys() const { return reinterpret_cast<Span*>(tok() + source_at()); }
     Span* source_queries() const { return source_keys() + most; }
 
   private:
+    // Cuts the whole sequences, and fills pos and the ring's masks.
+    void fill_ring(int* to, const int* from_tok, const int* from_target, int B, const Spans* whole);
+    int64_t masks_at() const { return source_at() + (most_sources ? 2 * (most + most_sources) : 0); }
     int64_t source_at() const { return (may_span ? 7 : 2) * most + (segments ? most : 0); }
     void fill_source(int* to, const int* lengths, int B, int S, int source_S) const;
     const Table& op;
     MaskKind mask = {};
-    int most_S = 0;
     int64_t most = 0;                             // positions
     bool may_span = false, has_values = false;    // values: Config::predicts_values
     int segments = 0;
     int64_t most_sources = 0;    // positions of all sources; 0: no encoder
+    Zigzag part;
+    // Whether the mask has a visible pair: by window and rank of the ring; empty without a ring.
+    std::vector<bool> masks;
+    int window = 0;            // windowed layers' size
+    bool documents = false;    // the ring's masks have some
     Sizes next;
     bool whole_upload = false;    // all ints() of the next batch
     std::vector<int> host;

@@ -109,7 +109,7 @@ void run_counted_step(Model& model, int batches) {
     for (int i = 0; i < batches; i++) {
         if (model.encoder)
             model.upload_pairs(nullptr, nullptr, model.plan.source, nullptr, nullptr, model.plan.B, model.plan.S);
-        else model.upload(nullptr, nullptr, model.plan.B, model.plan.S);
+        else model.upload(nullptr, nullptr, model.plan.B, model.plan.whole_S());
         model.forward(true);
         if (model.plan.weighted) model.loss(false, 0);
         model.loss(true, 1, model.plan.weighted ? model.plan.B : 0);
@@ -149,7 +149,7 @@ Result<std::vector<MemoryRow>> memory_cost(const Table& like, const Config& c, c
     if (plan.mode == RunMode::train) {
         run_counted_step(model);
     } else {
-        model.upload(nullptr, nullptr, plan.B, plan.S);
+        model.upload(nullptr, nullptr, plan.B, plan.whole_S());
         model.forward();
     }
     std::vector<MemoryRow> rows = model.memory;
@@ -300,6 +300,8 @@ PartCosts part_costs(const Table& like, const Config& c, Plan plan) {
     plan.rank = 0;
     plan.ranks = 1;
     plan.zero = 0;
+    plan.S = plan.whole_S();
+    plan.cp = 1;
     plan.recompute = Recompute::none;
     PartTable count(like);
     Model model(count.table);

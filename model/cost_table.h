@@ -74,7 +74,8 @@ class CostTable : public Observer {
 // Stands in for the collectives of n ranks, and counts the bytes that one rank would send.
 struct CostComm : Comm {
     int64_t calls = 0;
-    double sums = 0, gathers = 0;    // bytes sent: for gradients and totals, for parameters
+    // Bytes sent: for gradients and totals, for parameters, around rings of ranks (Ring).
+    double sums = 0, gathers = 0, passes = 0;
 
     explicit CostComm(int n = 1) { ranks = n; }
     std::string name() const override { return "counting"; }
@@ -87,6 +88,10 @@ struct CostComm : Comm {
     void all_gather(void*, int64_t n, Element type) override { gathers += sent(n * ranks, type, type); }
     // On average a rank owns 1 / ranks of what is broadcast.
     void broadcast(void*, int64_t n, Element type, int) override { gathers += sent(n, type, type); }
+    void pass_on(void*, const void*, int64_t n, Element type, int) override {
+        calls++;
+        passes += double(n * element_bytes(type));
+    }
     int64_t mark() override { return calls; }
     void join(int64_t) override {}
 
@@ -101,8 +106,8 @@ struct CostComm : Comm {
 
 // ---- the model, counted -------------------------------------------------------------------------
 
-// Runs a step of `batches` batches of plan.B x plan.S tokens, each sequence one document. The
-// model's table must be a CostTable's.
+// Runs a step of `batches` batches of plan.B x plan.whole_S() tokens, each sequence one document.
+// The model's table must be a CostTable's.
 void run_counted_step(Model& model, int batches = 1);
 // Cost of a training step of B sequences of S tokens, without recomputation. training_flops: FLOPs
 // per token of such a step. `weighted` and `source` as in Plan.

@@ -174,7 +174,7 @@ Status KvCache::allocate(const Table& table_op, const Config& config, int most, 
                     count, positions, double(bytes) / (1 << 30));
     state = memory + row_bytes;
     float* at = reinterpret_cast<float*>(state + states_bytes);
-    if (!kind.evicts) fill_cos_sin(*op, c, cos_sin, at, positions);
+    if (!kind.evicts) fill_cos_sin(*op, c, cos_sin, at, {0}, positions);
     else split_cos_sin(c, cos_sin, at, most);
     split_cos_sin(c, sink_cos_sin, at + cos_sin_size / 4, rotated);
     ints = reinterpret_cast<int*>(state + states_bytes + cos_sin_size + sink_cos_sin_size);

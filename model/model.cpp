@@ -83,6 +83,7 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     lay_out_activations(at, *this);
     lay_out_activation_gradients(at, *this);
     lay_out_logits(at, *this);
+    ring.lay_out(at, c, plan);
     at.finish();
 }
 
@@ -103,6 +104,7 @@ void Model::lay_out_encoder(Layout& at) {
 
 Status Model::allocate(const Config& config, const Plan& asked) {
     TRY(config_check(config));
+    TRY(Ring::check(op, config, asked));
     CHECK(op.parameter != Element::packed || asked.mode == RunMode::infer || (config.adapter.any() && !asked.zero),
           "packed weights are only read");
     CHECK(!arena && asked.B > 0 && asked.S > 0 && asked.S <= config.T, "B=%d S=%d context=%d", asked.B, asked.S,
@@ -158,7 +160,7 @@ Status Model::allocate(const Config& config, const Plan& asked) {
 // Fills a stack's tables for positions that are computed, not learned.
 void Model::fill_positions(Gpt& g) {
     PackedWeights& packed = store.packed;
-    fill_cos_sin(op, g.c, g.cos_sin, g.cos_sin[0], g.plan.S);
+    fill_cos_sin(op, g.c, g.cos_sin, g.cos_sin[0], g.batch.zigzag().starts(), g.plan.S);
     if (g.bucket) {
         const std::vector<int> buckets = relative_buckets(g.c.mask_kind != MaskKind::causal);
         op.upload(g.bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));

@@ -22,7 +22,8 @@ struct Plan {
     bool clip_groups = false;              // each group's gradient norm is clipped by itself
     int mup_base = 0;                      // width to which initial weights are relative (mup_scale); 0: none
     bool average = false;                  // keeps an average of the weights
-    int rank = 0, ranks = 1;               // data parallel; B is per rank
+    int rank = 0, ranks = 1;               // B is per rank
+    int cp = 1;                            // context parallel: S is a rank's 1 / cp of each sequence (Zigzag)
     int zero = 0;                          // ZeRO: 1 partitions optimizer state, 2 also gradients
     bool spans = false;                    // batches have spans, even with a causal mask
     Element comm_dtype = Element::f32;     // type in which gradients are reduced
@@ -40,6 +41,10 @@ struct Plan {
     bool first_squares = false;      // measure the gradient of each step's first batch (TrainStep::first_square)
     int source = 0;                  // encoder-decoders: positions of a source, at most; 0: as many as S
     int64_t max_tokens() const { return int64_t(B) * S; }
+    int whole_S() const { return S * cp; }    // positions of a whole sequence
+    // Rings of ranks that have the same sequences: this rank's, and how many there are.
+    int ring() const { return rank / cp; }
+    int rings() const { return ranks / cp; }
 };
 struct MemoryRow {
     const char* purpose;

@@ -76,11 +76,12 @@ void split_cos_sin(const Config& c, float* (&tables)[2], float* at, int position
     for (int table : {0, 1})
         if (c.layer_of_rope_table(table) >= 0) tables[table] = at, at += int64_t(positions) * c.rope_dims;
 }
-void fill_cos_sin(const Table& op, const Config& c, float* (&tables)[2], float* at, int positions) {
+void fill_cos_sin(const Table& op, const Config& c, float* (&tables)[2], float* at, const std::vector<int>& starts,
+                  int positions) {
     split_cos_sin(c, tables, at, positions);
     for (int table : {0, 1})
         if (const int l = c.layer_of_rope_table(table); l >= 0)
-            upload_cos_sin(op, c, tables[table], l, {0}, positions, false);
+            upload_cos_sin(op, c, tables[table], l, starts, positions / int(starts.size()), false);
 }
 void upload_cos_sin(const Table& op, const Config& c, float* to, int l, const std::vector<int>& positions, int count,
                     bool delta) {

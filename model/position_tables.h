@@ -20,9 +20,11 @@ int64_t cos_sin_bytes(const Config& c, int positions);    // bytes of all tables
 // Fraction (0 to 1) of pair i's frequency f that scaling leaves as it is; the rest is divided by
 // rope_factor.
 double rope_ramp(const Config& c, int i, double f);
-// Points `tables` to two tables of `positions` rows from `at` on; fill_cos_sin also fills them.
+// Points `tables` to two tables of `positions` rows from `at` on; fill_cos_sin also fills them,
+// with equally many rows from each of `starts` on.
 void split_cos_sin(const Config& c, float* (&tables)[2], float* at, int positions);
-void fill_cos_sin(const Table& op, const Config& c, float* (&tables)[2], float* at, int positions);
+void fill_cos_sin(const Table& op, const Config& c, float* (&tables)[2], float* at, const std::vector<int>& starts,
+                  int positions);
 // Uploads rows of layer l's table: for each p of `positions`, the `count` rows from p on. delta: as
 // in rope_cos_sin.
 void upload_cos_sin(const Table& op, const Config& c, float* to, int l, const std::vector<int>& positions, int count,

@@ -27,7 +27,9 @@ const std::map<std::string, std::set<std::string>> MAY_INCLUDE = {
     {"data", {"base", "files", "model/spans.h"}},    // objectives choose the model's attention mask
     {"comm", {"base", "layers/convert.cuh"}},        // gradients are sent in bf16
     {"model", {"base", "layers", "gpt.h", "comm/comm.h"}},
-    {"gpt.h", {"base", "layers", "model/activations.h", "model/batch.h", "model/plan.h", "model/tensors.h"}},
+    {"gpt.h",
+     {"base", "layers", "model/activations.h", "model/batch.h", "model/plan.h", "model/ring/ring.h",
+      "model/tensors.h"}},
     {"gpt.cpp", {"base", "layers", "model", "gpt.h"}},
     {"checkpoint", {"base", "layers", "files", "data", "model", "gpt.h"}},
     {"infer", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint"}},

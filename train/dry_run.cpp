@@ -149,17 +149,22 @@ Status print_ranks(const Trainer& t) {
     printf("ranks         %d, %d on each of %d machine%s, --zero %d\n", plan.ranks, node, nodes, nodes == 1 ? "" : "s",
            plan.zero);
     std::string parts;
-    if (plan.zero) parts = " " + decimal_bytes(sent.sums) + ", parameters " + decimal_bytes(sent.gathers);
+    const double all = sent.sums + sent.gathers + sent.passes;
+    if (plan.zero || plan.cp > 1)
+        parts = " " + decimal_bytes(sent.sums) + ", parameters " + decimal_bytes(sent.gathers);
     printf("on the wire   each rank sends %s a step in %lld collectives: gradients as %s%s\n",
-           decimal_bytes(sent.sums + sent.gathers).c_str(), (long long)sent.calls,
-           plan.comm_dtype == Element::bf16 ? "bf16" : "fp32", parts.c_str());
+           decimal_bytes(all).c_str(), (long long)sent.calls, plan.comm_dtype == Element::bf16 ? "bf16" : "fp32",
+           parts.c_str());
+    if (plan.cp > 1)
+        printf("context       %d ranks share each sequence, %d positions each; keys, values and their gradients: %s\n",
+               plan.cp, plan.S, decimal_bytes(sent.passes).c_str());
     std::string links = formatted("%.4g GB/s", (nodes == 1 ? r.inside : r.outside) / 1e9);
     if (nodes > 1 && node > 1) links += formatted(" to other machines, %.4g within", r.inside / 1e9);
     const double flops = training_flops(t.device.model->op, t.config, t.o.seq_len, plan.weighted, t.plan.source) *
                          double(t.o.total_batch) / plan.ranks;
     printf("time          %s of work at %.3g TFLOP/s; beside it at least %s of sending at %s; not measured\n",
-           duration(flops / r.flops).c_str(), r.flops / 1e12,
-           duration(sending_seconds(r, plan.ranks, sent.sums + sent.gathers)).c_str(), links.c_str());
+           duration(flops / r.flops).c_str(), r.flops / 1e12, duration(sending_seconds(r, plan.ranks, all)).c_str(),
+           links.c_str());
     return {};
 }
 }    // namespace
@@ -186,7 +191,7 @@ static void print_run(const Trainer& t) {
             t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)" : "");
     if (const std::string text = t.task->text(t); !text.empty()) printf("objective     %s\n", text.c_str());
     const double tokens = t.batches.tokens_before(o.steps);
-    std::string steps = t.plan.ranks > 1 ? formatted(" x %d (ranks)", t.plan.ranks) : "";
+    std::string steps = t.plan.rings() > 1 ? formatted(" x %d (%s)", t.plan.rings(), o.cp > 1 ? "rings" : "ranks") : "";
     if (o.batch_warmup) steps += formatted(", from 1 batch on in the first %lld steps", (long long)o.batch_warmup);
     if (o.steps) steps += formatted("; %lld steps = %s tokens", (long long)o.steps, human_count(tokens).c_str());
     if (has_data) steps += formatted(", %.2f epochs", tokens / double(std::max<int64_t>(1, t.pass_tokens())));

@@ -13,13 +13,11 @@
 namespace {
 std::vector<Flag> schedule_flags(TrainOptions& o) {
     return {
-        {"--lr-schedule",
-         &o.lr_schedule,
-         "how the learning rate falls after the warm-up (wsd: only over the last "
-         "part of the steps, by 1 - sqrt)",
-         0,
-         0,
-         {"cosine", "linear", "constant", "wsd"}},
+        {.name = "--lr-schedule",
+         .to = &o.lr_schedule,
+         .help =
+             "how the learning rate falls after the warm-up (wsd: only over the last part of the steps, by 1 - sqrt)",
+         .choices = {"cosine", "linear", "constant", "wsd"}},
         {"--final-lr-frac", &o.final_lr_frac,
          "the last step's learning rate as a fraction of --lr; with 0 the last step changes no weight", 0, 1},
         {.name = "--decay-part",
@@ -510,24 +508,30 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
                   "what is divided among the ranks instead of held by each: 0 nothing, 1 the optimizer's "
                   "state, 2 also the gradients",
                   0, 2},
-                 {"--reduce-dtype",
-                  &o.reduce_dtype,
-                  "type in which gradients travel between ranks",
-                  0,
-                  0,
-                  {"fp32", "bf16"}},
+                 {.name = "--cp",
+                  .to = &o.cp,
+                  .help = "context parallel: this many ranks share each sequence, T / N positions each, for sequences "
+                          "too long for one; keys and values pass around them. 1: each rank has whole sequences",
+                  .min = 1,
+                  .max = 1024,
+                  .excludes = {"--chat", "--prefer", "--prompts", "--labels", "--pairs", "--teacher", "--dropout",
+                               "--attention-dropout", "--lora-dropout", "--noise-scale", "--eval-tasks", "--set",
+                               "--objective prefix", "--objective mlm", "--objective span-corruption",
+                               "--objective infilling"}},
+                 {.name = "--reduce-dtype",
+                  .to = &o.reduce_dtype,
+                  .help = "type in which gradients travel between ranks",
+                  .choices = {"fp32", "bf16"}},
              }},
             {"Device and memory", device_flags(o.device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
             {"Device and memory",
              {},
              {
-                 {"--recompute",
-                  &o.recompute,
-                  "save memory: what the backward pass computes again instead of storing it: "
-                  "nothing; norms and GELU (cheap); whole blocks",
-                  0,
-                  0,
-                  {"none", "cheap", "blocks"}},
+                 {.name = "--recompute",
+                  .to = &o.recompute,
+                  .help = "save memory: what the backward pass computes again instead of storing it: "
+                          "nothing; norms and GELU (cheap); whole blocks",
+                  .choices = {"none", "cheap", "blocks"}},
                  {"--stochastic-rounding", &o.stochastic_rounding,
                   "in bf16: keep no fp32 copy of the weights, round their "
                   "updates stochastically"},

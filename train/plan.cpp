@@ -222,7 +222,10 @@ std::string Trainer::launcher_text() const {
 
 Status Trainer::choose_batch() {
     plan.mode = RunMode::train;
-    plan.B = o.batch, plan.S = o.seq_len;
+    if (o.seq_len % o.cp)
+        return fail(Exit::usage, "--cp %d, --seq-len %d: expected a multiple of 2 x cp = %d", o.cp, o.seq_len,
+                    2 * o.cp);
+    plan.B = o.batch, plan.S = o.seq_len / o.cp, plan.cp = o.cp;
     plan.source = config.encoder_layers ? source_length() : 0;
     plan.recompute = o.recompute == "blocks"  ? Recompute::blocks
                      : o.recompute == "cheap" ? Recompute::cheap
@@ -239,6 +242,7 @@ Status Trainer::choose_batch() {
     if (!task->weighted) plan.penalties = {float(o.z_loss), float(o.label_smoothing)};
     plan.comm_dtype = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
     loss = task->loss(*this);
+    TRY(Ring::check(device.model->op, config, plan));
     const int step = batch_unit();
     if (o.batch % step)
         return fail(Exit::usage, "--batch %d: expected a multiple of %d, the number of sequences of each of %s's %s",
@@ -250,8 +254,8 @@ Status Trainer::choose_batch() {
     // Uses 95 % of free memory, because the allocator rounds up and other processes need some. On a
     // CPU, the ranks of a machine share that memory.
     const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.info.local_ranks);
-    const int64_t pass = source ? sequences() * ceil_div(source->samples(), plan.ranks) : 256;
-    const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks)
+    const int64_t pass = source ? sequences() * ceil_div(source->samples(), plan.rings()) : 256;
+    const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.rings())
                                        : std::min<int64_t>(256, pass);
     auto need = [&](int B) -> Result<int64_t> {
         plan.B = B;
@@ -294,7 +298,7 @@ void Trainer::agree_on_batch() {
             plan.B = std::min(plan.B, stoi(theirs));
         plan.B = stoi(ranks.coordinator->broadcast(std::to_string(plan.B)));
     }
-    const int64_t rows = o.total_batch / o.seq_len / plan.ranks;
+    const int64_t rows = o.total_batch / o.seq_len / plan.rings();
     auto divides = [&] { return rows ? rows % plan.B == 0 : plan.B % sequences() == 0 || sequences() % plan.B == 0; };
     while (plan.B > batch_unit() && !divides()) plan.B -= batch_unit();
     o.batch = plan.B;
@@ -317,8 +321,8 @@ LoaderConfig Trainer::loader_config() const {
     return {.B = samples_answers() ? 1 : o.batch / step,
             .S = row_tokens() * step,
             .vocab = config.V,
-            .rank = plan.rank,
-            .ranks = plan.ranks,
+            .rank = plan.ring(),
+            .ranks = plan.rings(),
             .seed = uint64_t(o.seed),
             .group = o.pairs.empty() ? 0 : Seq2Seq::GROUP};
 }
@@ -411,13 +415,17 @@ Status Trainer::plan_decay() {
 
 Status Trainer::plan_steps() {
     const int64_t micro = int64_t(o.batch) * o.seq_len,
-                  all = micro * plan.ranks;    // tokens per batch: on a rank, on all ranks
+                  all = micro * plan.rings();    // tokens per batch: on a ring of ranks, on all
     const int64_t whole = samples_answers() ? int64_t(o.seq_len) * o.group * plan.ranks
                                             : 1;    // tokens of whole groups
     if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = std::lcm(all, whole)));
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
-                    (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)all);
+                    (long long)o.total_batch,
+                    plan.rings() < plan.ranks ? " x ranks / cp"
+                    : plan.ranks > 1          ? " x ranks"
+                                              : "",
+                    (long long)all);
     if (o.total_batch % whole)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of seq-len x group%s = %lld",
                     (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)whole);

@@ -26,7 +26,7 @@ Status Trainer::apply_recipe() {
     const double parameters = double(config_parameters(config));
     const double budget = o.tokens > 0 ? double(o.tokens) : 20 * parameters, compute = 6 * parameters * budget;
     const double best_batch = 0.2920 * std::pow(compute, 0.3271), rate = 0.3118 * std::pow(compute, -0.1250);
-    const int64_t unit = int64_t(std::max(o.batch, batch_unit())) * o.seq_len * ranks.count();
+    const int64_t unit = int64_t(std::max(o.batch, batch_unit())) * o.seq_len * ranks.count() / o.cp;
     const int64_t batch = unit * std::max<int64_t>(1, std::llround(best_batch / double(unit)));
     std::string notes;
     auto note = [&](const std::string& what, const std::string& why) { notes += "\n  " + what + ": " + why; };

@@ -78,7 +78,7 @@ struct TrainOptions {
     std::string recompute = "none";
     DeviceOptions device;
     CommOptions comm;
-    int zero = 0;
+    int zero = 0, cp = 1;
     std::string reduce_dtype = "fp32";
     int node_ranks = 0;                  // for --dry-run, with the next two; 0: the device's
     double bandwidth = 0, tflops = 0;    // per rank: GB/s, TFLOP/s

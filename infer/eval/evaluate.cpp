@@ -13,25 +13,36 @@ struct Window {
     int64_t targets = 0;
 };
 
-std::vector<Window> gather_windows(const std::vector<Window>& mine, int64_t windows, int B, Coordinator& coordinator) {
+// ring: successive ranks that have computed parts of the same windows.
+std::vector<Window> gather_windows(const std::vector<Window>& mine, int64_t windows, int B, int ring,
+                                   Coordinator& coordinator) {
     const std::string all = gather_batches({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)},
-                                           windows, B, sizeof(Window), coordinator);
-    std::vector<Window> sums(all.size() / sizeof(Window));
-    memcpy(sums.data(), all.data(), all.size());
+                                           windows, B, sizeof(Window), coordinator, ring);
+    std::vector<Window> parts(all.size() / sizeof(Window)), sums(static_cast<size_t>(windows));
+    memcpy(parts.data(), all.data(), all.size());
+    const Window* from = parts.data();
+    for (int64_t first = 0; first < windows; first += B)
+        for (int r = 0; r < ring; r++)
+            for (int64_t i = first; i < std::min(windows, first + B); i++, from++) {
+                Window& to = sums[size_t(i)];
+                to.loss += from->loss, to.bytes += from->bytes, to.targets += from->targets;
+            }
     return sums;
 }
 }    // namespace
 
 std::string gather_batches(const std::string& mine, int64_t samples, int B, size_t sample_bytes,
-                           Coordinator& coordinator) {
+                           Coordinator& coordinator, int ring) {
     const std::vector<std::string> parts = coordinator.gather(mine);
     std::string all;
     std::vector<size_t> taken(parts.size());    // bytes read so far; empty except on rank 0
     for (int64_t first = 0; first < samples && !parts.empty(); first += B) {
-        const size_t rank = size_t(first / B) % parts.size();
         const size_t bytes = size_t(std::min<int64_t>(B, samples - first)) * sample_bytes;
-        all += parts[rank].substr(taken[rank], bytes);
-        taken[rank] += bytes;
+        for (int r = 0; r < ring; r++) {
+            const size_t rank = size_t(first / B) % (parts.size() / size_t(ring)) * size_t(ring) + size_t(r);
+            all += parts[rank].substr(taken[rank], bytes);
+            taken[rank] += bytes;
+        }
     }
     return coordinator.broadcast(all);
 }
@@ -41,7 +52,7 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
                             const std::function<void(int rows, const float* losses, const int* targets)>& each) {
     auto upload = [&](int64_t first, int rows, std::vector<int>& tokens, std::vector<int>& targets,
                       const std::vector<std::vector<Text>>& texts) {
-        const bool cut = objective.is_plain_causal() && model.op.on_host();
+        const bool cut = objective.is_plain_causal() && model.op.on_host() && model.plan.cp == 1;
         const int n = cut ? cut_behind_targets(tokens.data(), targets.data(), B, S) : S;
         Spans spans;
         for (int b = 0; b < rows; b++)
@@ -57,7 +68,9 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
                             const std::function<void(int rows, const float* losses, const int* targets)>& each) {
     loader.seek({0, 0});
     const int64_t windows = loader.samples();
-    const int rank = coordinator ? coordinator->rank() : 0, ranks = coordinator ? coordinator->ranks() : 1;
+    const int ring = model.plan.cp;    // ranks that have parts of the same windows
+    const int rank = coordinator ? coordinator->rank() / ring : 0,
+              ranks = coordinator ? coordinator->ranks() / ring : 1;
     std::vector<int> tokens(size_t(B) * size_t(width)), targets(tokens.size());
     std::vector<float> losses;
     std::vector<std::vector<Text>> texts;
@@ -71,11 +84,12 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
         model.loss(false, 0);
         (void)model.mean_loss(losses.data());
         if (each) each(rows, losses.data(), learnt.data());
-        const size_t S = learnt.size() / size_t(rows);
-        for (size_t i = 0; i < learnt.size(); i++) {
-            if (i % S == 0) sums.emplace_back();
-            sums.back().loss += double(losses[i]);
-            const int id = learnt[i];
+        const Zigzag& part = model.batch.zigzag();
+        const int S = int(learnt.size()) / rows, own = S / ring;    // positions of a window, those of this rank
+        for (int i = 0; i < rows * own; i++) {
+            if (i % own == 0) sums.emplace_back();
+            sums.back().loss += double(losses[size_t(i)]);
+            const int id = learnt[size_t(i / own * S + part.position(i % own))];
             if (id < 0) continue;
             sums.back().targets++;
             if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
@@ -83,7 +97,7 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
         }
         if (progress) progress(done + rows, windows);
     }
-    if (coordinator) sums = gather_windows(sums, windows, B, *coordinator);
+    if (coordinator) sums = gather_windows(sums, windows, B, ring, *coordinator);
     Window all;
     for (const Window& w : sums) {
         all.loss += w.loss;

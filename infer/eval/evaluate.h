@@ -14,9 +14,10 @@ struct Evaluation {
 };
 // Gathers what all ranks have computed for `samples` samples, on every rank, in the loader's order.
 // Ranks take turns: each read every ranks-th batch of B samples. `mine` has, for each sample that
-// this rank has read, sample_bytes.
+// this rank has read, sample_bytes. Rings of `ring` successive ranks read the same samples: a batch
+// then has as many parts, in the order of the ranks.
 std::string gather_batches(const std::string& mine, int64_t samples, int B, size_t sample_bytes,
-                           Coordinator& coordinator);
+                           Coordinator& coordinator, int ring = 1);
 // Returns the mean loss over every window of the loader's epoch, in forward passes of B windows of
 // S tokens. Losses are summed in the loader's order, so B and the number of ranks change the result
 // only through the matrix products' rounding. With a `coordinator`, the ranks split the batches as

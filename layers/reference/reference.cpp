@@ -545,9 +545,10 @@ Ops<double> make_table() {
     op.logits_bytes = 1 << 20;
     op.scratch_bytes = scratch_bytes;
     op.free_bytes = free_bytes;
-    // Optional operations stay null: they are defined by the operations that they combine. Only
-    // `sample` has a definition here.
+    // Optional operations stay null: they are defined by the operations that they combine. Those
+    // that combine none have a definition here.
     op.sample = sample;
+    op.attention_merge = attention_merge, op.copy_columns = copy_columns;
 #define required(name) op.name = name;
 #define optional(name)
 #define OPERATION(name, need, arguments, ...) need(name)

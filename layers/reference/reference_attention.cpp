@@ -135,6 +135,27 @@ void cross_attention_backward(T* dqs, T* dkv, const T* dy, const T* y, const T* 
 void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
     cross_attention_backward(dqkv, dqkv, dy, y, qkv, qkv, lse, B, S, h);
 }
+void attention_merge(T* y, float* lse, const T* part, const float* part_lse, bool add, int B, int S, Heads h) {
+    Offsets at{S, h};
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < h.NH; i++)
+            for (int s = 0; s < S; s++) {
+                if (h.keys && h.keys[b * S + s].from == h.keys[b * S + s].to) continue;
+                const int64_t row = (int64_t(b) * h.NH + i) * S + s, o = at.y(b, s, i);
+                const T old = add ? T(lse[row]) : -INFINITY, further = T(part_lse[row]), top = std::max(old, further);
+                const T l = top + std::log(std::exp(old - top) + std::exp(further - top));
+                for (int d = 0; d < h.value_size(); d++)
+                    y[o + d] = (add ? std::exp(old - l) * y[o + d] : 0) + std::exp(further - l) * part[o + d];
+                lse[row] = float(l);
+            }
+}
+void copy_columns(T* to, int64_t to_row, const T* from, int64_t from_row, bool adds, int N, int C) {
+    for (int n = 0; n < N; n++)
+        for (int c = 0; c < C; c++) {
+            T& x = to[n * to_row + c];
+            x = (adds ? x : 0) + from[n * from_row + c];
+        }
+}
 void bias_rows_forward(T* bias, const T* table, const int* bucket, int, int NH, int n) {
     for (int h = 0; h < NH; h++)
         for (int i = 0; i < n; i++) bias[h * n + i] = table[bucket[i] * NH + h];

@@ -146,6 +146,22 @@ template <class T> void test_broadcast(const Engine& e, int64_t n, int from) {
     e.comm->join(e.comm->mark());
     expect(same_bits(in.of[size_t(from)], x.get(what.c_str())), "%s: other bits than rank %d gave", what.c_str(), from);
 }
+// In rings of all ranks and, if there are four, of two.
+template <class T> void test_pass_on(const Engine& e, int64_t n) {
+    const Inputs<T> in(e, n, uint64_t(n) + 5);
+    for (int ring : {e.comm->ranks, 2}) {
+        if (e.comm->ranks % ring) continue;
+        const std::string what = formatted("pass_on of %lld %s in rings of %d", (long long)n, text(element<T>), ring);
+        const int first = e.comm->rank / ring * ring, before = first + (e.comm->rank - first + ring - 1) % ring;
+        Guarded<T> from(e, n), to(e, n);
+        from.set(in.mine(e).data(), 0, n);
+        e.comm->pass_on(to.data(), from.data(), n, element<T>, ring);
+        e.comm->join(e.comm->mark());
+        expect(same_bits(in.of[size_t(before)], to.get(what.c_str())), "%s: other bits than rank %d gave", what.c_str(),
+               before);
+        expect(same_bits(in.mine(e), from.get(what.c_str())), "%s: sent bits have changed", what.c_str());
+    }
+}
 template <class T> void test_type(const Engine& e, Element comm_dtype) {
     for (int64_t n : {0, 1, 63, 64, 1000, 1000007}) test_all_reduce<T>(e, comm_dtype, n);
     for (int64_t n : {64, 1024, 64 * 4099}) test_reduce_scatter<T>(e, comm_dtype, n);
@@ -163,6 +179,7 @@ void test_collectives(const Engine& e) {
     test_type<double>(e, Element::f64);
     test_type<bf16>(e, Element::bf16);
     if (!e.ordered) return;
+    for (int64_t n : {1, 1000, 70007}) test_pass_on<float>(e, n), test_pass_on<double>(e, n), test_pass_on<bf16>(e, n);
     // more than one chunk per exchange
     test_all_reduce<float>(e, Element::f32, 2200007);
     test_all_reduce<float>(e, Element::bf16, 2200007);

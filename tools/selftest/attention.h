@@ -202,6 +202,41 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, doubl
     return check;
 }
 
+// With h.keys, queries with an empty range keep y and lse; their part is NaN.
+template <class T, class P> Check check_attention_merge(const Ops<T, P>& op, bool add, int B, int S, Heads h) {
+    Check check = attention_check(add ? "attention_merge" : "attention_merge first", B, S, h);
+    const int64_t N = int64_t(B) * S;
+    DualHeads heads(op, N, h);
+    Numbers given = random_normal(N * h.width(), 2), sums = random_normal(N * h.NH, 4, 3);
+    for (int64_t n = 0; n < N && h.keys; n++) {
+        if (h.keys[n].from < h.keys[n].to) continue;
+        std::fill_n(given.begin() + n * h.width(), h.width(), NAN);
+        for (int i = 0; i < h.NH; i++) sums[size_t((n / S * h.NH + i) * S + n % S)] = NAN;
+    }
+    Dual<T> y(op, random_normal(N * h.width(), 1));
+    Dual<InputType<T, P>> part(op, given);
+    Statistics lse(op, random_normal(N * h.NH, 3, 3)), part_lse(op, sums);
+    both(op, [&](auto& table, auto at) {
+        table.attention_merge(at(y), at(lse), at(part), at(part_lse), add, B, S, at(heads));
+    });
+    check.expect("y", y, 2 * ROUNDING<T>);
+    check.expect("lse", lse, ROUNDING<float>);
+    return check;
+}
+// Columns from..from+C-1 of rows of `width` elements, from and to dense rows.
+template <class T, class P> Check check_copy_columns(const Ops<T, P>& op, int N, int C, int width, int from, bool add) {
+    Check check("copy_columns", {{"N", N}, {"C", C}, {"width", width}, {"from", from}}, add ? " add" : "");
+    Dual<T> wide(op, random_normal(int64_t(N) * width, 1)), dense(op, random_normal(int64_t(N) * C, 2));
+    Dual<T> to(op, random_normal(int64_t(N) * C, 3));
+    both(op, [&](auto& table, auto at) {
+        table.copy_columns(at(to), C, at(wide) + from, width, add, N, C);
+        table.copy_columns(at(wide) + from, width, at(dense), C, add, N, C);
+    });
+    check.expect("dense", to, ROUNDING<T>);
+    check.expect("wide", wide, ROUNDING<T>);
+    return check;
+}
+
 template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h) {
     Check check = attention_check("attention_bias_backward", B, S, h);
     const int64_t N = int64_t(B) * S;
