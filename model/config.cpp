@@ -16,8 +16,9 @@ bool Config::has_rope(int l) const {
     // RoPE requires that the rotated channels of a query and a key are multiplied unchanged, so
     // that their product depends on the distance alone. But linear attention of kind elu first
     // applies a feature map to each channel, and kind gated scales each channel by a decay of its
-    // own.
-    if (recurrent(l) && linear != LinearAttention::retention) return false;
+    // own. Performer's features approximate the product of whole heads, which are rotated before.
+    const bool rotates = linear == LinearAttention::retention || linear == LinearAttention::performer;
+    if (recurrent(l) && !rotates) return false;
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
 bool Config::rope_unused() const {
