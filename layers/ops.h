@@ -91,8 +91,9 @@ struct Heads {
     Dropout dropout = {};    // for the probabilities
     // Cross-attention (cross_attention_*): positions of each source, the sequence that has the keys
     // and values; 0: self-attention. Without spans a query attends to its whole source. With them,
-    // `keys` (B,S) has the range of it that each query sees, none empty, and `queries` (B,source)
-    // the queries that see each position, none for padding. Excludes windows and sparse patterns.
+    // `keys` (B,S) has the range of it that each query sees, and `queries` (B,source) the queries
+    // that see each position. On CPUs a query may see none: its y and lse are then any bytes.
+    // Excludes windows and sparse patterns.
     int source = 0;
     int HV = 0;    // elements of a value and of y per head; 0: HS
     // Replaces softmax. The fields above are then unused, except for scale (which elu's division
