@@ -39,6 +39,7 @@ Heads Gpt::heads(int l) const {
     h.keys = pass.spans ? batch.keys() : nullptr;
     h.queries = pass.spans ? batch.queries() : nullptr;
     h.bias = reinterpret_cast<const float*>(bias);
+    h.features = features;
     h.dropout = dropout(DropoutSite::probabilities, l);
     return h;
 }

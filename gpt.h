@@ -119,6 +119,7 @@ struct Gpt {
     // T5's relative position bias (Heads::bias), its gradient, the bucket of each distance.
     Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_MAX_DISTANCE+1)
     int* bucket = nullptr;                         // (2*RELATIVE_MAX_DISTANCE+1)
+    float* features = nullptr;                     // (2,HS,HS): performer's w (Heads::features)
     // Scratch of adapters (LowRank in layers/compose.h), and the blocks of their matrices.
     Activation *low_sum = nullptr, *low_gradient = nullptr, *wide = nullptr, *unscaled = nullptr;
     Input* dropped = nullptr;

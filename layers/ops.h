@@ -53,8 +53,15 @@ struct Dropout {
 //   gated      as retention, but log a = max(log sigmoid(gate) / 16, -2) with the layer's gates.
 //              Yang et al. 2023. At the bound -2, less than 1/7 of a state remains after each
 //              position. It keeps the exponents of a chunk of 36 positions within fp32.
-enum class LinearAttention { none, elu, retention, gated };
-constexpr float LINEAR_ATTENTION_EPS = 1e-5f;                  // added to f(q) . z or the mean square
+//   performer  f(q) = exp(w q') / r, f(k) = min(exp(w k' - |k'|^2 / 2), 1e26) + 1e-6 with
+//              x' = x sqrt(scale), no decay; n = 1 / (f(q) . z). Heads::features has w, which is
+//              random. r is the largest element of exp(w q'), which n cancels. On average over w,
+//              exp(w q' - |q'|^2 / 2) . exp(w k' - |k'|^2 / 2) / HS is softmax's exp(scale q . k).
+//              The bounds of f(k) keep z finite and above 0.
+//              Choromanski et al. 2021, lemma 1
+enum class LinearAttention { none, elu, retention, gated, performer };
+constexpr float LINEAR_ATTENTION_EPS = 1e-5f;                  // added to elu's f(q) . z or the mean square
+constexpr float FEATURE_MIN = 1e-6f, FEATURE_MAX = 1e26f;      // performer: bounds of f(k)
 constexpr float GATE_SCALE = 1 / 16.0f, LOG_DECAY_MIN = -2;    // gated: factor of log sigmoid; lower bound
 // Retention's log a for head i of n: a = 1 - 2^x, x from -5 to -9 in equal steps.
 inline double retention_decay(int i, int n) { return std::log1p(-std::exp2(-5 - 4.0 * i / (n > 1 ? n - 1 : 1))); }
@@ -69,9 +76,10 @@ struct Heads {
     // decreases along a sequence. Documents, prefixes and bidirectional attention are expressed as
     // spans. A window shortens spans: of a query at i to the keys j with |i - j| < window.
     const Span *keys = nullptr, *queries = nullptr;
-    // Sparse attention: beyond its window a query also attends to the first `global_tokens` keys,
-    // and to keys whose position is a multiple of `stride`. Requires a window, excludes spans.
-    // Child et al. 2019, Beltagy et al. 2020.
+    // Sparse attention: beyond its window, but within its span, a query also attends to the first
+    // `global_tokens` keys of the sequence, and to keys whose position is a multiple of `stride`.
+    // The first `global_tokens` queries have no window. Requires a window; with spans, excludes
+    // biases. Child et al. 2019, Beltagy et al. 2020.
     int stride = 0, global_tokens = 0;
     float scale = 0;       // factor of the scores; 0: 1/sqrt(HS)
     float softcap = 0;     // scores become softcap * tanh(score / softcap); 0: unchanged
@@ -91,6 +99,7 @@ struct Heads {
     // Replaces softmax. The fields above are then unused, except for scale (which elu's division
     // cancels) and spans. Spans are documents, and each begins with an empty state.
     LinearAttention linear = LinearAttention::none;
+    const float* features = nullptr;    // (2,HS,HS) or null: performer's w, its transpose
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     HOST_DEVICE int value_size() const { return HV ? HV : HS; }
@@ -104,8 +113,10 @@ struct Heads {
     HOST_DEVICE int first_v() const { return first_k() + NKV * HS; }
     HOST_DEVICE int keys_of(int S) const { return source ? source : S; }    // keys per sequence of S queries
     HOST_DEVICE int gates() const { return linear == LinearAttention::gated ? NKV * HS : 0; }    // gates per position
-    // Elements of a sequence's state: (NKV,HS,HS), then for elu z (NKV,HS).
-    HOST_DEVICE int64_t state() const { return int64_t(NKV) * HS * (HS + (linear == LinearAttention::elu)); }
+    // Kinds of linear attention that divide by f(q) . z, and have no decay.
+    HOST_DEVICE bool has_z() const { return linear == LinearAttention::elu || linear == LinearAttention::performer; }
+    // Elements of a sequence's state: (NKV,HS,HS), then with has_z() z (NKV,HS).
+    HOST_DEVICE int64_t state() const { return int64_t(NKV) * HS * (HS + has_z()); }
 };
 
 // ALiBi's slope of head i of NH (Press et al. 2022). If NH is no power of two, p is the largest

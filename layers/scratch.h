@@ -168,14 +168,15 @@ struct BiasScratch {
           bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
 };
 // Scratch of linear_attention_*, counted in floats. rows: for each row of y, y before its factor n
-// and, with elu, f(q) . z; in the backward pass the gradients of these. gates: the products q dq.
+// and, with has_z(), f(q) . z; in the backward pass the gradients of these. gates: the products q
+// dq. features: f(q), f(k) and v of performer; in the backward pass their gradients follow.
 struct LinearAttentionScratch {
-    int64_t rows, gates;
+    int64_t rows, gates, features;
     LinearAttentionScratch(int B, int S, Heads h)
-        : rows(round_up(int64_t(B) * S * h.NH * (h.HS + (h.linear == LinearAttention::elu)), 64)),
-          gates(int64_t(B) * S * h.gates()) {}
-    int64_t forward() const { return 4 * rows; }    // bytes
-    int64_t backward() const { return 4 * (rows + gates); }
+        : rows(round_up(int64_t(B) * S * h.NH * (h.HS + h.has_z()), 64)), gates(int64_t(B) * S * h.gates()),
+          features(h.linear == LinearAttention::performer ? round_up(int64_t(B) * S * h.qkv_width(), 64) : 0) {}
+    int64_t forward() const { return 4 * (rows + features); }    // bytes
+    int64_t backward() const { return 4 * (rows + gates + 2 * features); }
 };
 constexpr int SM80_STATS_ROWS = 128;
 inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h) {

@@ -210,6 +210,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
         at.reserve(g.bias, int64_t(c.NH) * (2 * RELATIVE_MAX_DISTANCE + 1));
         at.reserve(g.bucket, 2 * RELATIVE_MAX_DISTANCE + 1);
     }
+    if (c.linear == LinearAttention::performer) at.reserve(g.features, 2 * int64_t(c.HS) * c.HS);
     for (int** p : {&g.batch.input, &g.batch.staged}) at.reserve(*p, g.batch.ints());
 }
 

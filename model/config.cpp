@@ -16,7 +16,7 @@ bool Config::has_rope(int l) const {
     // RoPE requires that the rotated channels of a query and a key are multiplied unchanged, so
     // that their product depends on the distance alone. But linear attention of kind elu first
     // applies a feature map to each channel, and kind gated scales each channel by a decay of its
-    // own.
+    // own. Performer's features keep the distance alone only on average over w.
     if (recurrent(l) && linear != LinearAttention::retention) return false;
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }

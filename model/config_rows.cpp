@@ -79,8 +79,8 @@ static std::vector<ConfigRow> linear_rows() {
     // clang-format off
     return {
         FLATGPT_KEY(&C::linear, "linear_attention", "--linear-attention",
-              "attention without softmax: a state of constant size replaces the key/value cache", 0, 3,
-              {{"none"}, {"elu"}, {"retention"}, {"gated"}}),
+              "attention without softmax: a state of constant size replaces the key/value cache", 0, 4,
+              {{"none"}, {"elu"}, {"retention"}, {"gated"}, {"performer"}}),
         {&C::softmax_every, "softmax_every", false, "--softmax-every", "flatgpt_softmax_every", nullptr, 0, 1024,
          ConfigRow::rare, "every N-th layer has softmax; 0: the model's, none in a new one", {},
          "--linear-attention: without, all layers have softmax"},

@@ -150,9 +150,11 @@ class CostModel {
         return {heads(B, S, h), 0, h.NH * visible_pairs(B, S, h), numbers + 2 * g * h.NH * (2 * h.max_distance + 1)};
     }
     // passes: 1 for the forward pass, in which each query reads a state and each key updates one; 2
-    // for the backward pass, which does both twice.
+    // for the backward pass, which does both twice. Performer's features are as large a product,
+    // and so are their gradients.
     static Cost recurrence(int passes, int B, int S, const Heads& h, double bytes) {
-        return {heads(B, S, h), 0, 2.0 * passes * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
+        const int products = h.linear == LinearAttention::performer ? passes + 1 : passes;
+        return {heads(B, S, h), 0, 2.0 * products * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
     }
     // The cost assumes that all sequences are at the first one's position, because only that is
     // read.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "layers/attention/random_features.h"
 #include "model/position_tables.h"
 
 char* HostBuffer::at_least(int64_t bytes) {
@@ -155,13 +156,17 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     return {};
 }
 
-// Fills a stack's tables for positions that are computed, not learned.
+// Fills a stack's tables that are computed, not learned: of positions, and performer's features.
 void Model::fill_positions(Gpt& g) {
     PackedWeights& packed = store.packed;
     fill_cos_sin(op, g.c, g.cos_sin, g.cos_sin[0], g.plan.S);
     if (g.bucket) {
         const std::vector<int> buckets = relative_buckets(g.c.mask_kind != MaskKind::causal);
         op.upload(g.bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
+    }
+    if (g.features) {
+        const std::vector<float> matrix = random_features(g.c.HS);
+        op.upload(g.features, matrix.data(), int64_t(matrix.size() * sizeof(float)));
     }
     if (packed.any()) g.positions = packed.positions(g.w.wpe, c.position_offset);
     else g.positions = g.w.wpe ? op.at(g.w.wpe, int64_t(c.position_offset) * c.embed_width()) : g.sinusoids;

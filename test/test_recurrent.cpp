@@ -1,11 +1,13 @@
 // test_recurrent.cpp - linear attention in all or some layers: states, lengths, options.
 #include "infer/decode/generate.h"
+#include "layers/attention/random_features.h"
 #include "toy_run.h"
 #include "model_checks.h"
 
 namespace {
 typedef std::vector<int> Ids;
-const LinearAttention LINEARS[] = {LinearAttention::elu, LinearAttention::retention, LinearAttention::gated};
+const LinearAttention LINEARS[] = {LinearAttention::elu, LinearAttention::retention, LinearAttention::gated,
+                                   LinearAttention::performer};
 Config model_of(LinearAttention kind, int softmax_every = 0) {
     Config c = {.V = 97, .T = 64, .L = 3, .NH = 4, .C = 48, .F = 64, .NKV = 2, .HS = 16};
     c.position = Position::rope, c.rope_dims = 16, c.linear = kind, c.softmax_every = softmax_every;
@@ -130,7 +132,8 @@ TEST_CASE("recurrent: trained, resumed, saved and read back; beyond the context"
     const std::vector<std::vector<std::string>> kinds = {
         {"--linear-attention", "elu"},
         {"--linear-attention", "retention", "--position", "rope", "--softmax-every", "2", "--window", "9"},
-        {"--linear-attention", "gated", "--position", "none", "--kv-heads", "1"}};
+        {"--linear-attention", "gated", "--position", "none", "--kv-heads", "1"},
+        {"--linear-attention", "performer", "--position", "none", "--kv-heads", "1"}};
     for (const auto& kind : kinds) {
         CAPTURE(kind[1]);
         const std::string name = kind[1], other = name + "_again";
@@ -147,10 +150,20 @@ TEST_CASE("recurrent: trained, resumed, saved and read back; beyond the context"
         const std::vector<std::string> sample = {"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens",
                                                  "80",     "--ignore-end",       "--device", "cpu"};
         const ProcessResult r = must(sample);
-        // Only gated generates without end: it has neither positions nor keys.
-        CHECK(contains(r.err, "is full") == (name != "gated"));
+        // Only gated and performer generate without end: they have neither positions nor keys.
+        CHECK(contains(r.err, "is full") == (name != "gated" && name != "performer"));
         if (name == "gated") must(with(sample, {"--cache", "32"}), 2, "--cache 32: with --linear-attention");
         must({"convert", toy.dir + "/" + name, toy.dir + "/" + name + ".gguf"}, 2, "linear attention none, ");
+    }
+}
+
+TEST_CASE("recurrent: performer's models have the features of their head size, and others have none") {
+    for (LinearAttention kind : LINEARS) {
+        Model g(cpu_ops<float>());
+        toy_model(g, model_of(kind), {RunMode::infer, 1, 8});
+        const std::vector<float> expected = random_features(g.c.HS);
+        CHECK((g.features != nullptr) == (kind == LinearAttention::performer));
+        if (g.features) CHECK(std::equal(expected.begin(), expected.end(), g.features));
     }
 }
 

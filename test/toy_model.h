@@ -59,6 +59,7 @@ template <class Add> void add_rare_kinds(const Config& c, const Config& llama, A
     });
     add("gated", llama,
         [](Config& k) { k.linear = LinearAttention::gated, k.window = 0, k.norm_placement = NormPlacement::sandwich; });
+    add("performer", llama, [](Config& k) { k.linear = LinearAttention::performer, k.window = 0; });
     add("nanochat of 2026", llama, [](Config& k) {
         k.norm_weight = false, k.embed_norm = true, k.gated = false, k.activation = Act::relu2;
         k.qk_norm = QkNormRope::QkNorm::head, k.score_scale = 1.44f / std::sqrt(float(k.HS));

@@ -9,11 +9,11 @@
 // S + k~^T v, for dk, dv and the gates:
 //   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T
 //   dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
-// with g the gradient of num. elu's denominator is num of one more column of v, of ones. Its column
-// of S is z (in U: dz), and its column of g is h. A chunk ends where a document ends; the next one
-// begins without a state. An item of work is a key/value head of a sequence with its query heads;
-// its data fit the thread's L2. Bound by FMAs: a position and head cost 4 HS (HS + CHUNK / 2) FLOPs
-// forward and 2.5 times that backward, whatever the length.
+// with g the gradient of num. Where f(q) . z divides, it is num of one more column of v, of ones.
+// Its column of S is z (in U: dz), and its column of g is h. A chunk ends where a document ends;
+// the next one begins without a state. An item of work is a key/value head of a sequence with its
+// query heads; its data fit the thread's L2. Bound by FMAs: a position and head cost 4 HS (HS +
+// CHUNK / 2) FLOPs forward and 2.5 times that backward, whatever the length.
 #include "attention_cpu.h"
 
 namespace ISA {
@@ -28,7 +28,9 @@ struct Call {
     int S;
     Heads h;
     bool elu() const { return h.linear == LinearAttention::elu; }
-    bool decays() const { return !elu(); }
+    bool performer() const { return h.linear == LinearAttention::performer; }
+    bool has_z() const { return h.has_z(); }
+    bool decays() const { return !has_z(); }
     // First position of the document that has position s.
     INLINE_MEMBER int first(int b, int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }
     int64_t row(int b, int s) const { return (int64_t(b) * S + s) * h.qkv_width(); }
@@ -81,25 +83,29 @@ INLINE Chunk chunk_to(const Call& c, int b, int to) {
     return {to - n, n, false, to == c.S || c.first(b, to) == to, -CHUNK};
 }
 
-// A thread's buffers. q~, k~, v, up = exp(b), g and the sums o and dv have the shape (CHUNK,P); the
-// transposes kt and vt (P,CP); the scores a and p (CHUNK,CP); the states s and t (P,P), with rows
-// for whole strips. Elements beyond HS and n are zero, up to whole strips of MR rows.
+// A thread's buffers. q~, k~, v, up = exp(b), g, the sums o and dv and x have the shape (CHUNK,P);
+// the transposes kt and vt (P,CP); the scores a and p (CHUNK,CP); the states s and t (P,P), with
+// rows for whole strips. Elements beyond HS and n are zero, up to whole strips of MR rows. x:
+// performer's scaled queries or keys, or gradients of logarithms of features.
 struct Workspace {
-    float *q, *k, *v, *up, *g, *o, *dv, *kt, *vt, *a, *p, *s, *t, *z, *h, *later;
+    float *q, *k, *v, *up, *g, *o, *dv, *x, *kt, *vt, *a, *p, *s, *t, *z, *h, *later;
+    const float *w, *wt;    // (HS,P): performer's w and its transpose, for all threads
     int P, CP;
     static int64_t floats(int HS) {
         const int64_t P = padded(HS), CP = padded(CHUNK), rows = tiles(int(P), MR) * MR;
-        return 7 * CHUNK * P + 2 * P * CP + 2 * CHUNK * CP + 2 * rows * P + 2 * P + padded(CHUNK);
+        return 8 * CHUNK * P + 2 * P * CP + 2 * CHUNK * CP + 2 * rows * P + 2 * P + padded(CHUNK);
     }
-    Workspace(float* x, int HS) : P(padded(HS)), CP(padded(CHUNK)) {
+    static int64_t shared_floats(const Heads& h) { return h.features ? 2 * int64_t(h.HS) * padded(h.HS) : 0; }
+    Workspace(float* own, const float* shared, int HS)
+        : w(shared), wt(shared + int64_t(HS) * padded(HS)), P(padded(HS)), CP(padded(CHUNK)) {
         auto take = [&](int64_t n) {
-            float* at = x;
-            x += n;
+            float* at = own;
+            own += n;
             return at;
         };
         const int64_t chunk = CHUNK * P, across = P * CP, scores = CHUNK * CP, rows = tiles(P, MR) * MR;
         q = take(chunk), k = take(chunk), v = take(chunk), up = take(chunk), g = take(chunk), o = take(chunk);
-        dv = take(chunk), kt = take(across), vt = take(across), a = take(scores), p = take(scores);
+        dv = take(chunk), x = take(chunk), kt = take(across), vt = take(across), a = take(scores), p = take(scores);
         s = take(rows * P), t = take(rows * P), z = take(P), later = take(P), h = take(padded(CHUNK));
     }
 };
@@ -131,6 +137,61 @@ void fill_decays(const Workspace& r, const Call& c, int b, int kv, const Chunk& 
         }
     }
 }
+
+// Computes performer's features (layers/ops.h) of the chunk's rows as `to`. x: the head's first row
+// of queries or keys in qkv.
+void random_features(float* to, const Workspace& r, const Call& c, const float* x, const Chunk& chunk, bool is_key) {
+    const int HS = c.h.HS;
+    const float root = __builtin_sqrtf(scale_of(c.h));
+    float squares[CHUNK];
+    for (int i = 0; i < chunk.n; i++) {
+        const float* row = x + int64_t(i) * c.h.qkv_width();
+        fetch(row + chunk.ahead * c.h.qkv_width(), HS);
+        vf all = {};
+        each_vector(HS, [&](int64_t d, auto at) {
+            const vf scaled = at.get(row + d) * root;
+            all += scaled * scaled;
+            store(r.x + i * r.P + d, scaled);
+        });
+        squares[i] = sum(all);
+    }
+    clear_rows(r.x, chunk.n, r.P);
+    for (int i = 0; i < chunk.n; i += MR) strip<false>(r.P, HS, r.x + i * r.P, r.P, 1, r.wt, r.P, to + i * r.P, r.P);
+    for (int i = 0; i < chunk.n; i++) {
+        float* f = to + i * r.P;
+        vf largest = set1(-INF);
+        each_vector(HS, [&](int64_t d, auto at) { largest = max(at.fill_rest(load(f + d), -INF), largest); });
+        const float shift = is_key ? squares[i] / 2 : max(largest), least = is_key ? FEATURE_MIN : 0;
+        each_vector(HS, [&](int64_t d, auto at) {
+            store(f + d, at.fill_rest(min(exp(load(f + d) - shift), set1(FEATURE_MAX)) + least, 0));
+        });
+    }
+}
+// Replaces df, the gradients of the chunk's features f, by those of x. All features of a query have
+// a factor in common that depends on x, but n cancels it.
+void random_features_backward(float* df, const Workspace& r, const Call& c, const float* f, const float* x,
+                              const Chunk& chunk, bool is_key) {
+    const int HS = c.h.HS;
+    const float root = __builtin_sqrtf(scale_of(c.h)), least = is_key ? FEATURE_MIN : 0;
+    float totals[CHUNK];
+    for (int i = 0; i < chunk.n; i++) {
+        vf all = {};
+        each_vector(HS, [&](int64_t d, auto at) {
+            const vf exponential = load(f + i * r.P + d) - least, dlog = load(df + i * r.P + d) * exponential;
+            const vf bounded = at.fill_rest(exponential < FEATURE_MAX ? dlog : vf{}, 0);
+            all += bounded;
+            store(r.x + i * r.P + d, bounded);
+        });
+        totals[i] = is_key ? sum(all) * root : 0;
+    }
+    clear_rows(r.x, chunk.n, r.P);
+    for (int i = 0; i < chunk.n; i += MR) strip<false>(r.P, HS, r.x + i * r.P, r.P, 1, r.w, r.P, df + i * r.P, r.P);
+    each_row(chunk.n, HS, [&](int i, int64_t d, auto at) {
+        const vf outside = at.get(x + int64_t(i) * c.h.qkv_width() + d) * totals[i];
+        store(df + i * r.P + d, (load(df + i * r.P + d) - outside) * root);
+    });
+}
+
 // Loads k~ = f(k) exp(-b) and v.
 void load_keys(const Workspace& r, const Call& c, int b, int kv, const Chunk& x) {
     const int HS = c.h.HS;
@@ -145,13 +206,15 @@ void load_keys(const Workspace& r, const Call& c, int b, int kv, const Chunk& x)
             store(r.v + i * r.P + d, at.get(v + d));
         });
     }
+    if (c.performer()) random_features(r.k, r, c, c.qkv + c.k(b, x.from, kv), x, true);
     clear_rows(r.k, x.n, r.P);
     clear_rows(r.v, x.n, r.P);
 }
-INLINE float scale_or_one(const Call& c) { return c.elu() ? 1 : scale_of(c.h); }
+INLINE float scale_or_one(const Call& c) { return c.has_z() ? 1 : scale_of(c.h); }
 // Loads q~ = scale f(q) exp(b), without the factor exp(b) if `up` is false.
 void load_queries(const Workspace& r, const Call& c, int b, int i, const Chunk& x, bool up = true) {
     const float scale = scale_or_one(c);
+    if (c.performer()) return random_features(r.q, r, c, c.qkv + c.q(b, x.from, i), x, false);
     for (int row = 0; row < x.n; row++) {
         const float* q = c.qkv + c.q(b, x.from + row, i);
         fetch(q + x.ahead * c.h.qkv_width(), c.h.HS);
@@ -162,7 +225,7 @@ void load_queries(const Workspace& r, const Call& c, int b, int i, const Chunk& 
     }
     clear_rows(r.q, x.n, r.P);
 }
-// Computes g, the gradient of num, from dy and, for elu, the gradient of the denominators as r.h.
+// Computes g, the gradient of num, from dy and, with has_z(), that of the denominators as r.h.
 template <class Y> void load_gradients(const Workspace& r, const Call& c, const float* dy, const Y* y,
                                        const float* norms, int b, int i, const Chunk& x) {
     const int HS = c.h.HS;
@@ -173,11 +236,11 @@ template <class Y> void load_gradients(const Workspace& r, const Call& c, const 
         fetch(y + at + x.ahead * c.h.width(), HS);
         vf both = {};
         each_vector(HS, [&](int64_t d, auto lanes) { both += lanes.get(dy + at + d) * lanes.get(y + at + d); });
-        const float all = sum(both), mean = c.elu() ? 0 : all / float(HS);
+        const float all = sum(both), mean = c.has_z() ? 0 : all / float(HS);
         each_vector(HS, [&](int64_t d, auto lanes) {
             store(r.g + row * r.P + d, n * (lanes.get(dy + at + d) - lanes.get(y + at + d) * mean));
         });
-        r.h[row] = c.elu() ? -n * all : 0;
+        r.h[row] = c.has_z() ? -n * all : 0;
     }
     clear_rows(r.g, x.n, r.P);
 }
@@ -234,13 +297,13 @@ INLINE float dot_row(const float* x, const float* y, int P) {
 
 // ---- forward ------------------------------------------------------------------------------------
 
-// Writes n num to the row of y at `to` and returns n: 1 / (root mean square of num) or, for elu,
-// 1 / `weight`.
+// Writes n num to the row of y at `to` and returns n: 1 / (root mean square of num) or, with
+// has_z(), 1 / `weight`.
 INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, const Call& c) {
     vf squares = {};
     each_vector(c.h.HS, [&](int64_t d, auto at) { squares += at.get(num + d) * at.get(num + d); });
-    const float n = c.elu() ? 1 / (weight + LINEAR_ATTENTION_EPS)
-                            : 1 / __builtin_sqrtf(sum(squares) / float(c.h.HS) + LINEAR_ATTENTION_EPS);
+    const float n = c.has_z() ? 1 / (weight + (c.elu() ? LINEAR_ATTENTION_EPS : 0))
+                              : 1 / __builtin_sqrtf(sum(squares) / float(c.h.HS) + LINEAR_ATTENTION_EPS);
     y.with(to,
            [&](auto* row) { each_vector(c.h.HS, [&](int64_t d, auto at) { at.put(row + d, at.get(num + d) * n); }); });
     return n;
@@ -259,7 +322,7 @@ void forward_head(Outputs y, float* norms, const Workspace& r, const Call& c, in
             row_products(r, r.a, r.v, x.n, r.q, x.fresh ? nullptr : r.s, HS);
             for (int row = 0; row < x.n; row++) {
                 float weight = 0;
-                if (c.elu()) {
+                if (c.has_z()) {
                     for (int j = 0; j <= row; j++) weight += r.a[row * r.CP + j];
                     if (!x.fresh) weight += dot_row(r.q + row * r.P, r.z, r.P);
                 }
@@ -268,21 +331,27 @@ void forward_head(Outputs y, float* norms, const Workspace& r, const Call& c, in
             }
         }
         outer(r.s, r, r.k, r.v, x.n, HS, !x.fresh);
-        if (c.elu()) add_rows(r.z, r, r.k, nullptr, x.n, !x.fresh);
+        if (c.has_z()) add_rows(r.z, r, r.k, nullptr, x.n, !x.fresh);
         else decay_rows(r.s, r, x.n, HS);
         from += x.n;
     }
 }
 
 int64_t scratch_of(const CallSizes& call) {
-    return int64_t(sizeof(float)) * pool_threads() * Workspace::floats(call.heads.HS);
+    const Heads& h = call.heads;
+    return int64_t(sizeof(float)) * (pool_threads() * Workspace::floats(h.HS) + Workspace::shared_floats(h));
 }
 // Calls f(workspace, b, kv) for every key/value head of B sequences.
 template <class F> void each_head(int B, const Heads& h, F f) {
     const int64_t floats = Workspace::floats(h.HS);
     float* scratch = static_cast<float*>(cpu_scratch(scratch_of({.heads = h})));
+    float* shared = scratch + pool_threads() * floats;
+    for (int row = 0; row < 2 * h.HS && h.features; row++)
+        each_vector(h.HS, [&](int64_t d, auto at) {
+            store(shared + int64_t(row) * padded(h.HS) + d, at.get(h.features + int64_t(row) * h.HS + d));
+        });
     each_chunk(B * h.NKV, [&](int64_t item, int worker) {
-        f(Workspace(scratch + worker * floats, h.HS), int(item / h.NKV), int(item % h.NKV));
+        f(Workspace(scratch + worker * floats, shared, h.HS), int(item / h.NKV), int(item % h.NKV));
     });
 }
 
@@ -312,7 +381,7 @@ void step_head(Outputs y, float* state, float* z, const Workspace& r, const Call
             });
         }
         vf weight = {};
-        if (c.elu())
+        if (c.has_z())
             each_vector(HS, [&](int64_t d, auto at) {
                 if (first) at.put(z + d, at.get(z + d) + at.get(r.k + d));
                 weight += at.get(z + d) * at.get(r.q + d);
@@ -334,13 +403,13 @@ void cached(P* y, States states, const float* qkv, const float* gates, int B, in
         while (n < S && pos[int64_t(b) * S + n] >= 0) n++;
         if (n == 0) return;
         if (begins) clear(state, int64_t(HS) * HS);
-        if (begins && c.elu()) clear(z, HS);
+        if (begins && c.has_z()) clear(z, HS);
         if (n == 1) return step_head(outputs(y), state, z, r, c, b, kv);
         each_row(HS, HS, [&](int d, int64_t e, auto at) { store(r.s + d * r.P + e, at.get(state + d * HS + e)); });
-        if (c.elu()) each_vector(HS, [&](int64_t d, auto at) { store(r.z + d, at.get(z + d)); });
+        if (c.has_z()) each_vector(HS, [&](int64_t d, auto at) { store(r.z + d, at.get(z + d)); });
         forward_head(outputs(y), nullptr, r, c, b, kv, n, begins);
         each_row(HS, HS, [&](int d, int64_t e, auto at) { at.put(state + d * HS + e, load(r.s + d * r.P + e)); });
-        if (c.elu()) each_vector(HS, [&](int64_t d, auto at) { at.put(z + d, load(r.z + d)); });
+        if (c.has_z()) each_vector(HS, [&](int64_t d, auto at) { at.put(z + d, load(r.z + d)); });
     });
 }
 
@@ -366,10 +435,16 @@ void backward_queries(const Gradients& to, const Workspace& r, const Call& c, in
             to.y.with(0, [&](auto* y) { load_gradients(r, c, to.dy, y, to.norms, b, i, x); });
             lower(r.p, r, r.g, r.vt, x.n, HS, r.h);
             row_products(r, r.p, r.k, x.n, r.g, x.fresh ? nullptr : r.s, HS);
+            each_row(c.has_z() && !x.fresh ? x.n : 0, HS, [&](int row, int64_t d, auto) {
+                store(r.o + row * r.P + d, load(r.o + row * r.P + d) + r.h[row] * load(r.z + d));
+            });
+            if (c.performer()) {
+                load_queries(r, c, b, i, x);
+                random_features_backward(r.o, r, c, r.q, c.qkv + c.q(b, from, i), x, false);
+            }
             each_row(x.n, HS, [&](int row, int64_t d, auto at) {
                 const vf q = at.get(c.qkv + c.q(b, from + row, i) + d), up = load(r.up + row * r.P + d) * scale;
                 vf dq = load(r.o + row * r.P + d);
-                if (c.elu() && !x.fresh) dq += r.h[row] * load(r.z + d);
                 dq *= c.decays() ? up * feature_slope(c.elu(), q) : feature_slope(c.elu(), q);
                 at.put(to.dqkv + c.q(b, from + row, i) + d, dq);
                 if (!c.h.gates()) return;
@@ -378,7 +453,7 @@ void backward_queries(const Gradients& to, const Workspace& r, const Call& c, in
             });
         }
         outer(r.s, r, r.v, r.k, x.n, HS, !x.fresh);
-        if (c.elu()) add_rows(r.z, r, r.k, nullptr, x.n, !x.fresh);
+        if (c.has_z()) add_rows(r.z, r, r.k, nullptr, x.n, !x.fresh);
         for (int e = 0; e < HS && c.decays(); e++)
             for (int d = 0; d < r.P; d += VW)
                 store(r.s + e * r.P + d, load(r.s + e * r.P + d) * load(r.up + (x.n - 1) * r.P + d));
@@ -405,7 +480,7 @@ void store_keys(const Gradients& to, const Workspace& r, const Call& c, int b, i
 }
 
 // The backward sweep: computes dk, dv and the gates' gradients. r.s holds dS after the chunk, then
-// U, then dS before the chunk; r.t holds U transposed; r.z has dz (elu).
+// U, then dS before the chunk; r.t holds U transposed; r.z has dz.
 void backward_keys(const Gradients& to, const Workspace& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int end = c.S; end > 0;) {
@@ -426,7 +501,7 @@ void backward_keys(const Gradients& to, const Workspace& r, const Call& c, int b
                 strip<false>(r.P, HS, r.v + row * r.P, r.P, 1, r.t, r.P, r.o + row * r.P, r.P);
                 strip<false>(r.P, HS, r.k + row * r.P, r.P, 1, r.s, r.P, r.dv + row * r.P, r.P);
             }
-            each_row(c.elu() ? x.n : 0, HS, [&](int i, int64_t d, auto) {
+            each_row(c.has_z() ? x.n : 0, HS, [&](int i, int64_t d, auto) {
                 store(r.o + i * r.P + d, load(r.o + i * r.P + d) + load(r.z + d));
             });
         }
@@ -438,8 +513,9 @@ void backward_keys(const Gradients& to, const Workspace& r, const Call& c, int b
             column_products(r.o, r, r.p, r.q, x.n);
             column_products(r.dv, r, r.a, r.g, x.n);
             outer(r.s, r, r.q, r.g, x.n, HS, true);
-            if (c.elu()) add_rows(r.z, r, r.q, r.h, x.n, true);
+            if (c.has_z()) add_rows(r.z, r, r.q, r.h, x.n, true);
         }
+        if (c.performer()) random_features_backward(r.o, r, c, r.k, c.qkv + c.k(b, x.from, kv), x, true);
         store_keys(to, r, c, b, kv, x);
         end = x.from;
     }

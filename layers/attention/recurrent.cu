@@ -16,6 +16,10 @@
 // of scores, out and S from factors in shared memory. Bound by shared memory: 6 reads for 8
 // multiply-adds. Sums are float, in an order that depends only on sizes. FLOPs for a position, head
 // and 32 columns: 2 (32 HS + 32 * 32 + 2 * 32 HS), for scores, their product with Z, and S.
+//
+// Performer's features are computed before the walks, and their gradients are turned into those of
+// qkv after them, by kernels of their own (MAPPED: the walks read features), in float. A block of
+// 128 threads multiplies 16 queries, keys or values by w, which it reads once for every 4 of them.
 #include "attention.cuh"
 
 namespace {
@@ -124,7 +128,7 @@ template <class F> __device__ inline void each_sum(const Sums& sums, int t, F f)
         for (int j = 0; j < COLUMNS; j++) f(tile_row(t) + i, tile_column(t, j), sums[i][j]);
 }
 
-template <class T, Walk W> struct Walker {
+template <class T, Walk W, bool MAPPED> struct Walker {
     static constexpr bool BACK = W == Walk::dk || W == Walk::dv;
     static constexpr bool ALONG = W == Walk::y || W == Walk::dv;    // decays along the rows of S
     const Call<T>& c;
@@ -156,18 +160,20 @@ template <class T, Walk W> struct Walker {
         return log1pf(-exp2f(-5 - 4 * float(kv) / steps));
     }
     __device__ float up(int i, int d) const { return elu ? 1 : workspace.up[i * P + d]; }
+    __device__ float mapped(float x) const { return MAPPED ? x : feature(elu, x); }
+    __device__ float slope(float x) const { return MAPPED ? 1 : feature_slope(elu, x); }
 
     // The next four functions load `width` channels of a chunk's rows, from channel c0 on: of k~,
     // q~, v (for elu with a column of ones) and g.
     __device__ void keys(float* to, int pitch, const Chunk& x, int c0, int width) const {
         fill(to, pitch, x.n, width, [&](int i, int d) {
-            return c0 + d < HS ? feature(elu, to_float(c.qkv[c.k(b, x.from + i, kv) + c0 + d])) / up(i, d) : 0;
+            return c0 + d < HS ? mapped(to_float(c.qkv[c.k(b, x.from + i, kv) + c0 + d])) / up(i, d) : 0;
         });
     }
     __device__ void queries(float* to, int pitch, const Chunk& x, int head, int c0, int width) const {
         fill(to, pitch, x.n, width, [&](int i, int d) {
             const bool is = c0 + d < HS;
-            return is ? feature(elu, to_float(c.qkv[c.q(b, x.from + i, head) + c0 + d])) * up(i, d) * c.scale : 0;
+            return is ? mapped(to_float(c.qkv[c.q(b, x.from + i, head) + c0 + d])) * up(i, d) * c.scale : 0;
         });
     }
     __device__ void values(float* to, int pitch, const Chunk& x, int c0, int width) const {
@@ -252,7 +258,7 @@ template <class T, Walk W> struct Walker {
             if constexpr (W == Walk::y) out.num[c.wide_row(b, s, head) + e0 + e] = sum;
             else {
                 const int64_t at = c.q(b, s, head) + e0 + e;
-                const float q = to_float(c.qkv[at]), dq = sum * up(i, e) * c.scale * feature_slope(elu, q);
+                const float q = to_float(c.qkv[at]), dq = sum * up(i, e) * c.scale * slope(q);
                 out.dqkv[at] = from_float<T>(dq);
                 if (!c.h.gates()) return;
                 float& all = out.qdq[c.gate(b, s, kv) + e0 + e];
@@ -267,7 +273,7 @@ template <class T, Walk W> struct Walker {
             if constexpr (W == Walk::dv) out.dqkv[c.v(b, s, kv) + e0 + e] = from_float<T>(sum);
             else {
                 const int64_t at = c.k(b, s, kv) + e0 + e;
-                const float k = to_float(c.qkv[at]), dk = sum * feature_slope(elu, k) / up(i, e);
+                const float k = to_float(c.qkv[at]), dk = sum * slope(k) / up(i, e);
                 out.dqkv[at] = from_float<T>(dk);
                 workspace.scores[i * PITCH + e] = k * dk;
             }
@@ -329,11 +335,11 @@ template <class T, Walk W> struct Walker {
     }
 };
 
-template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
+template <class T, Walk W, bool MAPPED> __global__ void __launch_bounds__(THREADS)
     walk_kernel(Out<T> out, Call<T> c, States states, const int* pos) {
     const int item = int(blockIdx.x), b = item / c.h.NKV;
-    const Walker<T, W> walker(c, out, b, item % c.h.NKV, int(blockIdx.y) * E);
-    if constexpr (Walker<T, W>::BACK) {
+    const Walker<T, W, MAPPED> walker(c, out, b, item % c.h.NKV, int(blockIdx.y) * E);
+    if constexpr (Walker<T, W, MAPPED>::BACK) {
         for (int end = c.S; end > 0;) {
             const Chunk x = chunk_to(c, b, end);
             walker.step(x);
@@ -360,7 +366,7 @@ template <class T, Walk W> __global__ void __launch_bounds__(THREADS)
 
 // Computes y = n num, a warp for each row; n as in finish_row of recurrent.cpp. In generation norms
 // is null, and y of padding is 0.
-template <class T> __global__ void __launch_bounds__(THREADS)
+template <class T, bool MAPPED> __global__ void __launch_bounds__(THREADS)
     finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
     if (row >= int64_t(c.B) * c.S * c.h.NH) return;
@@ -369,7 +375,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     float squares = 0;
     for (int d = lane; d < HS; d += 32) squares += from[d] * from[d];
     squares = warp_sum(squares);
-    const float n = c.elu() ? 1 / (from[HS] + LINEAR_ATTENTION_EPS)
+    const float n = c.elu() ? 1 / (from[HS] + (MAPPED ? 0 : LINEAR_ATTENTION_EPS))
                             : 1 / sqrtf(squares / float(HS) + LINEAR_ATTENTION_EPS);
     const int64_t position = row / c.h.NH, head = row % c.h.NH;
     const bool there = !pos || pos[position] >= 0;
@@ -393,15 +399,99 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     if (c.elu() && lane == 0) g[row * c.wide() + HS] = -n * both;
 }
 
+// ---- performer's features -----------------------------------------------------------------------
+
+// Head rows: queries, keys and values of a head, which are adjacent in qkv.
+constexpr int FEATURE_ROWS = 16, AT_ONCE = 4;    // head rows of a block, of a thread
+template <class T> struct HeadRows {
+    const Heads& h;
+    int64_t count;    // head rows of all positions
+    __device__ explicit HeadRows(const Call<T>& c) : h(c.h), count(int64_t(c.B) * c.S * (c.h.NH + 2 * c.h.NKV)) {}
+    __device__ int head(int64_t row) const { return int(row % (h.NH + 2 * h.NKV)); }
+    __device__ bool is_key(int64_t row) const { return head(row) >= h.NH && !is_value(row); }
+    __device__ bool is_value(int64_t row) const { return head(row) >= h.NH + h.NKV; }
+};
+// Calls f(row, column, sum) for the product of x (FEATURE_ROWS,HS) and m (HS,HS).
+template <class F> __device__ inline void feature_products(const float* x, const float* m, int HS, F f) {
+    for (int task = int(threadIdx.x); task < HS * (FEATURE_ROWS / AT_ONCE); task += THREADS) {
+        const int column = task % HS, first = task / HS * AT_ONCE;
+        float sums[AT_ONCE] = {};
+        for (int d = 0; d < HS; d++) {
+            const float factor = m[d * HS + column];
+#pragma unroll
+            for (int r = 0; r < AT_ONCE; r++) sums[r] += x[(first + r) * HS + d] * factor;
+        }
+#pragma unroll
+        for (int r = 0; r < AT_ONCE; r++) f(first + r, column, sums[r]);
+    }
+}
+// Computes f(q), f(k) and v of all positions, in qkv's order.
+template <class T> __global__ void __launch_bounds__(THREADS) features_kernel(float* f, Call<T> c, float root) {
+    const HeadRows<T> rows(c);
+    const int64_t begin = int64_t(blockIdx.x) * FEATURE_ROWS;
+    const int HS = c.h.HS, lane = threadIdx.x % 32;
+    float *x = &dynamic_shared<float>(), *logs = x + FEATURE_ROWS * HS;
+    for (int at = int(threadIdx.x); at < FEATURE_ROWS * HS; at += THREADS) {
+        const int64_t row = begin + at / HS;
+        x[at] = row < rows.count ? to_float(c.qkv[begin * HS + at]) * (rows.is_value(row) ? 1 : root) : 0;
+    }
+    __syncthreads();
+    feature_products(x, c.h.features + HS * HS, HS, [&](int row, int i, float sum) { logs[row * HS + i] = sum; });
+    __syncthreads();
+    for (int r = int(threadIdx.x) / 32; r < FEATURE_ROWS && begin + r < rows.count; r += THREADS / 32) {
+        const bool is_key = rows.is_key(begin + r), is_value = rows.is_value(begin + r);
+        float squares = 0, largest = -INFINITY;
+        for (int d = lane; d < HS; d += 32) {
+            squares += x[r * HS + d] * x[r * HS + d];
+            largest = fmaxf(largest, logs[r * HS + d]);
+        }
+        squares = warp_sum(squares), largest = warp_max(largest);
+        const float shift = is_key ? squares / 2 : largest, least = is_key ? FEATURE_MIN : 0;
+        for (int d = lane; d < HS; d += 32) {
+            const float feature = fminf(expf(logs[r * HS + d] - shift), FEATURE_MAX) + least;
+            f[(begin + r) * HS + d] = is_value ? x[r * HS + d] : feature;
+        }
+    }
+}
+// Computes dqkv from df, the gradients of f. All features of a query have a factor in common that
+// depends on q, but n cancels it.
+template <class T> __global__ void __launch_bounds__(THREADS)
+    features_backward_kernel(T* dqkv, const float* df, const float* f, Call<T> c, float root) {
+    const HeadRows<T> rows(c);
+    const int64_t begin = int64_t(blockIdx.x) * FEATURE_ROWS;
+    const int HS = c.h.HS, lane = threadIdx.x % 32;
+    float *dlogs = &dynamic_shared<float>(), *totals = dlogs + FEATURE_ROWS * HS;
+    for (int r = int(threadIdx.x) / 32; r < FEATURE_ROWS; r += THREADS / 32) {
+        const bool there = begin + r < rows.count, is_key = rows.is_key(begin + r);
+        float total = 0;
+        for (int d = lane; d < HS; d += 32) {
+            const int64_t at = (begin + r) * HS + d;
+            const float exponential = there ? f[at] - (is_key ? FEATURE_MIN : 0) : FEATURE_MAX;
+            const float dlog = exponential < FEATURE_MAX ? df[at] * exponential : 0;
+            dlogs[r * HS + d] = dlog;
+            total += dlog;
+        }
+        total = warp_sum(total);
+        if (lane == 0) totals[r] = is_key ? root * total : 0;
+    }
+    __syncthreads();
+    feature_products(dlogs, c.h.features, HS, [&](int r, int d, float sum) {
+        if (begin + r >= rows.count) return;
+        const int64_t at = (begin + r) * HS + d;
+        const float dx = root * (sum - totals[r] * to_float(c.qkv[at]));
+        dqkv[at] = from_float<T>(rows.is_value(begin + r) ? df[at] : dx);
+    });
+}
+
 // ---- launchers ----------------------------------------------------------------------------------
 
 template <class T> Call<T> call_of(const T* qkv, const T* gates, const float* g, int B, int S, Heads h) {
-    return {qkv, gates, g, B, S, h, h.linear == LinearAttention::elu ? 1 : h.score_scale()};
+    return {qkv, gates, g, B, S, h, h.has_z() ? 1 : h.score_scale()};
 }
-template <Walk W, class T>
+template <Walk W, bool MAPPED, class T>
 void walk(const Out<T>& out, const Call<T>& c, States states = {}, const int* pos = nullptr) {
     const int columns = W == Walk::y ? c.wide() : c.h.HS;
-    launch(walk_kernel<T, W>,
+    launch(walk_kernel<T, W, MAPPED>,
            {dim3(unsigned(c.B * c.h.NKV), unsigned(ceil_div(columns, E))), THREADS,
             size_t(Workspace::floats(c.chunk(), c.pitch(), c.h.HS)) * sizeof(float)},
            out, c, states, pos);
@@ -409,32 +499,63 @@ void walk(const Out<T>& out, const Call<T>& c, States states = {}, const int* po
 template <class T> unsigned row_blocks(const Call<T>& c) {
     return unsigned(ceil_div(int64_t(c.B) * c.S * c.h.NH, THREADS / 32));
 }
+template <class T> Launch feature_blocks(const Call<T>& c) {
+    return {unsigned(ceil_div(int64_t(c.B) * c.S * (c.h.NH + 2 * c.h.NKV), FEATURE_ROWS)), THREADS,
+            size_t(2 * FEATURE_ROWS * c.h.HS + FEATURE_ROWS) * sizeof(float)};
+}
+// Computes performer's features of qkv as f, and returns the call of walks over them. These treat
+// them as elu's, whose numbers n and state have the same form.
+template <class T> Call<float> mapped_call(float* f, const float* g, const T* qkv, int B, int S, Heads h) {
+    const Call<T> c = call_of<T>(qkv, nullptr, g, B, S, h);
+    launch(features_kernel<T>, feature_blocks(c), f, c, std::sqrt(h.score_scale()));
+    h.linear = LinearAttention::elu;
+    return call_of<float>(f, nullptr, g, B, S, h);
+}
 
-template <class T> void forward(T* y, float* norms, const T* qkv, const T* gates, int B, int S, Heads h) {
-    const Call<T> c = call_of<T>(qkv, gates, nullptr, B, S, h);
+// norms, pos and states as in the operations; those that an operation lacks are null.
+template <class T>
+void run(T* y, float* norms, States states, const T* qkv, const T* gates, int B, int S, const int* pos, Heads h) {
     const LinearAttentionScratch scratch(B, S, h);
     float* num = static_cast<float*>(cuda_scratch(scratch.forward()));
-    walk<Walk::y, T>({num}, c);
-    launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, norms, num, c, static_cast<const int*>(nullptr));
+    if (h.linear == LinearAttention::performer) {
+        const Call<float> c = mapped_call(num + scratch.rows, nullptr, qkv, B, S, h);
+        walk<Walk::y, true, float>({num}, c, states, pos);
+        launch(finish_kernel<T, true>, {row_blocks(c), THREADS}, y, norms, num,
+               call_of<T>(qkv, gates, nullptr, B, S, c.h), pos);
+        return;
+    }
+    const Call<T> c = call_of<T>(qkv, gates, nullptr, B, S, h);
+    walk<Walk::y, false, T>({num}, c, states, pos);
+    launch(finish_kernel<T, false>, {row_blocks(c), THREADS}, y, norms, num, c, pos);
+}
+template <class T> void forward(T* y, float* norms, const T* qkv, const T* gates, int B, int S, Heads h) {
+    run<T>(y, norms, {}, qkv, gates, B, S, nullptr, h);
 }
 template <class T>
 void cached(T* y, States states, const T* qkv, const T* gates, int B, int S, const int* pos, Heads h) {
-    const Call<T> c = call_of<T>(qkv, gates, nullptr, B, S, h);
-    const LinearAttentionScratch scratch(B, S, h);
-    float* num = static_cast<float*>(cuda_scratch(scratch.forward()));
-    walk<Walk::y, T>({num}, c, states, pos);
-    launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, static_cast<float*>(nullptr), num, c, pos);
+    run<T>(y, nullptr, states, qkv, gates, B, S, pos, h);
+}
+template <bool MAPPED, class T> void walks_back(const Out<T>& out, const Call<T>& c) {
+    walk<Walk::dq, MAPPED>(out, c);
+    walk<Walk::dk, MAPPED>(out, c);
+    walk<Walk::dv, MAPPED>(out, c);
 }
 template <class T> void backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates,
                                  const float* norms, int B, int S, Heads h) {
     const LinearAttentionScratch scratch(B, S, h);
     float* g = static_cast<float*>(cuda_scratch(scratch.backward()));
-    const Call<T> c = call_of<T>(qkv, gates, g, B, S, h);
-    const Out<T> out = {nullptr, dqkv, dgates, g + scratch.rows};
+    Call<T> c = call_of<T>(qkv, gates, g, B, S, h);
+    if (h.linear == LinearAttention::performer) {
+        float *f = g + scratch.rows, *df = f + scratch.features;
+        const Call<float> walks = mapped_call(f, g, qkv, B, S, h);
+        c.h = walks.h;
+        launch(gradients_kernel<T>, {row_blocks(c), THREADS}, g, dy, y, norms, c);
+        walks_back<true>(Out<float>{nullptr, df}, walks);
+        launch(features_backward_kernel<T>, feature_blocks(c), dqkv, df, f, c, std::sqrt(h.score_scale()));
+        return;
+    }
     launch(gradients_kernel<T>, {row_blocks(c), THREADS}, g, dy, y, norms, c);
-    walk<Walk::dq>(out, c);
-    walk<Walk::dk>(out, c);
-    walk<Walk::dv>(out, c);
+    walks_back<false>(Out<T>{nullptr, dqkv, dgates, g + scratch.rows}, c);
 }
 
 const CudaRegistration entries([]<class T>(Ops<T>& o, Dtype) {

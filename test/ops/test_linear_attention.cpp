@@ -14,6 +14,11 @@ struct Shape {
 const Shape SHAPES[] = {{2, 1, 2, 2, 8},       {1, 36, 2, 1, 16}, {3, 37, 3, 3, 7},      {1, 131, 4, 2, 64},
                         {2, 72, 6, 2, 20},     {1, 73, 2, 1, 65}, {1, 90, 2, 2, 33, 20}, {2, 100, 4, 2, 16, 6},
                         {1, 150, 2, 1, 8, 60}, {1, 67, 1, 1, 128}};
+// Heads of size HS for the reference's table.
+struct ReferenceHeads : Heads {
+    const std::vector<float> w;
+    ReferenceHeads(Heads h, uint64_t seed = 1) : Heads(h), w(random_features(h.HS, seed)) { features = w.data(); }
+};
 template <class F> void each_shape(F f) {
     for (const Shape& s : SHAPES) {
         const TrueSpans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1));
@@ -64,7 +69,7 @@ TEST_CASE("linear attention: the reference's recurrence equals its sum over pair
     const Ops<double>& op = reference_ops();
     const int B = 2, S = 50;
     for (LinearAttention kind : LINEARS) {
-        const Heads h = {.NH = 4, .NKV = 2, .HS = 6, .linear = kind};
+        const ReferenceHeads h = Heads{.NH = 4, .NKV = 2, .HS = 6, .linear = kind};
         const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), gates = random_normal(B * S * h.gates(), 2, 3);
         Numbers y(size_t(B * S * h.width())), again(y), states(size_t(B * h.state()), NAN);
         std::vector<float> norms(size_t(B * S * h.NH));
@@ -85,8 +90,8 @@ TEST_CASE("linear attention: the reference's gradients equal central differences
     const TrueSpans spans(S, {{0, 4}, {2}});
     for (LinearAttention kind : LINEARS)
         for (bool documents : {false, true}) {
-            Heads h = {.NH = 4, .NKV = 2, .HS = 3, .scale = 0.7f, .linear = kind};
-            if (documents) h = spans.in(h);
+            const Heads whole = {.NH = 4, .NKV = 2, .HS = 3, .scale = 0.7f, .linear = kind};
+            const ReferenceHeads h = documents ? spans.in(whole) : whole;
             Numbers qkv = random_normal(B * S * h.qkv_width(), 1), gates = random_normal(B * S * h.gates(), 2, 25);
             const Numbers dy = random_normal(B * S * h.width(), 3);
             Numbers y(dy.size()), dqkv(qkv.size()), dgates(gates.size());
@@ -101,4 +106,70 @@ TEST_CASE("linear attention: the reference's gradients equal central differences
             CHECK(gradient_error(qkv, dqkv, loss) < 1e-5);
             if (h.gates()) CHECK(gradient_error(gates, dgates, loss) < 1e-5);
         }
+}
+
+TEST_CASE("performer: rows of w are orthogonal and as long as normal rows, and each seed has its own") {
+    const int HS = 48;
+    const std::vector<float> w = random_features(HS), other = random_features(HS, 7);
+    CHECK(w != other);
+    CHECK(w == random_features(HS));
+    double lengths = 0, most = 0;
+    for (int i = 0; i < HS; i++)
+        for (int j = 0; j < HS; j++) {
+            double product = 0;
+            for (int d = 0; d < HS; d++) product += double(w[size_t(i * HS + d)]) * double(w[size_t(j * HS + d)]);
+            if (i == j) lengths += product / HS;
+            else most = worse(most, std::abs(product));
+            CHECK(w[size_t(i * HS + j)] == w[size_t((HS + j) * HS + i)]);    // the transpose
+        }
+    CHECK(most < 1e-4);
+    CHECK(std::abs(lengths - HS) < 0.1 * HS);    // |w_i|^2 has the mean HS, and its variance is 2 HS
+}
+
+// With one-hot values, y holds a query's weights of the keys. Weights of many draws of w, averaged
+// with exact normalisers, are softmax's.
+TEST_CASE("performer: on average over draws of w, scores are softmax's exponentials") {
+    const int S = 6, HS = 8, DRAWS = 20000;
+    const float scale = 0.6f;
+    const Numbers q = random_normal(HS, 1), k = random_normal(S * HS, 2);
+    Numbers mean(size_t(S), 0);
+    double worst = 0;
+    for (int draw = 0; draw < DRAWS; draw++) {
+        const ReferenceHeads h(Heads{.NH = 1, .NKV = 1, .HS = HS, .scale = scale, .linear = LinearAttention::performer},
+                               uint64_t(draw));
+        // The estimates of lemma 1 from their definition.
+        Numbers estimates(static_cast<size_t>(S)), qkv;
+        double total = 0;
+        for (int s = 0; s < S; s++) {
+            double squares = 0;
+            for (int d = 0; d < HS; d++) squares += std::pow(q[size_t(d)], 2) + std::pow(k[size_t(s * HS + d)], 2);
+            for (int i = 0; i < HS; i++) {
+                double sum = 0;
+                for (int d = 0; d < HS; d++)
+                    sum += double(h.w[size_t(i * HS + d)]) * (q[size_t(d)] + k[size_t(s * HS + d)]);
+                estimates[size_t(s)] += std::exp(sum * std::sqrt(double(scale)) - squares * scale / 2) / HS;
+            }
+            mean[size_t(s)] += estimates[size_t(s)] / DRAWS;
+            total += estimates[size_t(s)];
+        }
+        if (draw >= 100) continue;
+        // The operation's weights of the last query are these estimates, divided by their sum.
+        Numbers y(size_t(S * HS));
+        std::vector<float> norms(static_cast<size_t>(S));
+        for (int s = 0; s < S; s++) {
+            qkv.insert(qkv.end(), q.begin(), q.end());
+            qkv.insert(qkv.end(), k.begin() + s * HS, k.begin() + (s + 1) * HS);
+            for (int d = 0; d < HS; d++) qkv.push_back(d == s);
+        }
+        reference_ops().linear_attention_forward(y.data(), norms.data(), qkv.data(), nullptr, 1, S, h);
+        for (int s = 0; s < S; s++)
+            worst = worse(worst, std::abs(y[size_t((S - 1) * HS + s)] - estimates[size_t(s)] / total));
+    }
+    CHECK(worst < 1e-4);    // FEATURE_MIN
+    for (int s = 0; s < S; s++) {
+        double product = 0;
+        for (int d = 0; d < HS; d++) product += q[size_t(d)] * k[size_t(s * HS + d)];
+        CAPTURE(s);
+        CHECK(std::abs(mean[size_t(s)] / std::exp(product * scale) - 1) < 0.1);
+    }
 }

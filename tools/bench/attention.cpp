@@ -122,12 +122,13 @@ void Rows::recurrences() {
     auto y = arrays<Input>(y_elements);
     auto dy = arrays<Activation>(y_elements);
     auto gates = arrays<Activation>(y_elements), dgates = arrays<Activation>(y_elements);
-    auto norms = arrays<float>(int64_t(N) * h.NH);
+    auto norms = arrays<float>(int64_t(N) * h.NH), features = arrays<float>(2 * int64_t(h.HS) * h.HS);
     const int rows = std::min(8, N);
     for (auto [name, kind] : {std::pair{"elu", LinearAttention::elu},
                               {"retention", LinearAttention::retention},
-                              {"gated", LinearAttention::gated}}) {
-        const Heads with = {.NH = h.NH, .NKV = h.NKV, .HS = h.HS, .linear = kind};
+                              {"gated", LinearAttention::gated},
+                              {"performer", LinearAttention::performer}}) {
+        const Heads with = {.NH = h.NH, .NKV = h.NKV, .HS = h.HS, .linear = kind, .features = features[0]};
         auto states = arrays<float>(rows * with.state());
         auto pos = ids(rows, 1), of = ids(rows, 1);
         if (!norms[0] || !states[0] || !of[0]) return bench.short_of_memory("linear_attention");

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "check.h"
+#include "layers/attention/random_features.h"
 
 // Visible keys (spans) of B sequences of S positions, found by testing every pair of positions. A
 // position attends only to its own document, with the mask of a Kind.
@@ -65,21 +66,25 @@ struct TableSpans {
     }
 };
 // Heads for a call with N positions, on the tested table and on the reference. The given heads may
-// have spans in host memory. If their max_distance is not 0, they are given random position biases.
+// have spans in host memory. If their max_distance is not 0, they are given random position biases,
+// and performer's heads are given its features.
 struct DualHeads {
     Heads h;
     TableSpans spans;
     Dual<float> biases;
+    Statistics features;
     DualHeads(Memory m, int64_t N, Heads heads) : DualHeads(m, N, N, heads) {}
     DualHeads(Memory m, int64_t queries, int64_t keys, Heads heads)
         : h(heads), spans(m, h, queries, keys),
-          biases(m, random_normal(h.max_distance ? int64_t(h.NH) * (2 * h.max_distance + 1) : 0, 9)) {}
-    Heads host() { return with(h, reinterpret_cast<const float*>(biases.host())); }
-    Heads device() { return with(h.keys ? spans.in(h) : h, biases); }
+          biases(m, random_normal(h.max_distance ? int64_t(h.NH) * (2 * h.max_distance + 1) : 0, 9)),
+          features(m, h.linear == LinearAttention::performer ? random_features(h.HS) : std::vector<float>()) {}
+    Heads host() { return with(h, reinterpret_cast<const float*>(biases.host()), features.host()); }
+    Heads device() { return with(h.keys ? spans.in(h) : h, biases, features); }
 
   private:
-    static Heads with(Heads heads, const float* bias) {
+    static Heads with(Heads heads, const float* bias, const float* features) {
         if (heads.max_distance) heads.bias = bias;
+        if (heads.linear == LinearAttention::performer) heads.features = features;
         return heads;
     }
 };

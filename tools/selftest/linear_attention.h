@@ -2,8 +2,9 @@
 #pragma once
 #include "attention.h"
 
-constexpr LinearAttention LINEARS[] = {LinearAttention::elu, LinearAttention::retention, LinearAttention::gated};
-inline constexpr const char* LINEAR_NAME[] = {"none", "elu", "retention", "gated"};
+constexpr LinearAttention LINEARS[] = {LinearAttention::elu, LinearAttention::retention, LinearAttention::gated,
+                                       LinearAttention::performer};
+inline constexpr const char* LINEAR_NAME[] = {"none", "elu", "retention", "gated", "performer"};
 template <class T> constexpr double LINEAR_LIMIT = sizeof(T) == 2 ? 1e-2 : 1e-5;
 
 inline Check linear_attention_check(const char* op, int B, int S, Heads h, int pos = 0) {
@@ -47,7 +48,8 @@ Check check_linear_attention_backward(const Ops<T, P>& op, int B, int S, Heads h
     LinearInputs<T> in(op, N, h, deviation);
     Numbers exact(size_t(N * h.width()));
     std::vector<float> exact_norms(size_t(N * h.NH));
-    reference_ops().linear_attention_forward(exact.data(), exact_norms.data(), in.qkv.host(), in.gates.host(), B, S, h);
+    reference_ops().linear_attention_forward(exact.data(), exact_norms.data(), in.qkv.host(), in.gates.host(), B, S,
+                                             in.heads.host());
     Dual<T> dqkv(op, in.qkv.size()), dgates(op, in.gates.size()), dy(op, random_normal(N * h.width(), 3));
     Dual<InputType<T, P>> y(op, exact);    // n's gradient uses the rounded y
     Statistics norms(op, exact_norms);
@@ -76,17 +78,17 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
         reversed.push_back(B - 1 - b);
         for (int s = 0; s < S; s++) positions.push_back(s < std::max(1, S - 3 * b) ? pos + s : -1);
     }
-    // At pos 0 the state must not be read, so it is NaN. For elu it is positive, because y is
+    // At pos 0 the state must not be read, so it is NaN. With has_z() it is positive, because y is
     // divided by f(q) . z, which must not be near 0 (z is the end of the state).
     const int64_t stride = h.state() + 3;    // a gap after each state
     Numbers start = random_normal(B * stride, 4);
-    for (double& x : start) x = pos == 0 ? NAN : h.linear == LinearAttention::elu ? std::abs(x) : x;
+    for (double& x : start) x = pos == 0 ? NAN : h.has_z() ? std::abs(x) : x;
     Dual<float> states(op, start);
     Integers at_pos(op, positions), of(op, reversed);
     Dual<InputType<T, P>> y(op, int64_t(B) * S * h.width());
     both(op, [&](auto& table, auto at) {
         table.linear_attention_cached(at(y), {at(states), stride, at(of)}, at(in.qkv), at(in.gates, in.gated), B, S,
-                                      at(at_pos), h);
+                                      at(at_pos), at(in.heads));
     });
     Numbers got = states.read();
     for (size_t i = 0; i < got.size(); i++) {
