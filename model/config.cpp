@@ -250,10 +250,11 @@ Status config_check(const Config& c) {
                     "--window %d, --objective prefix: windows are for --objective causal or mlm; expected one of them",
                     c.window);
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
-        if (value && c.mask_kind != MaskKind::causal)
+        if (value && c.mask_kind == MaskKind::all && c.position == Position::t5)
             return fail(Exit::usage,
-                        "%s %d, --objective mlm: the pattern is for earlier positions; expected one of them", option,
-                        value);
+                        "%s %d, --position t5, --objective mlm: its biases have no gradient for keys after a window; "
+                        "leave out one of them",
+                        option, value);
     TRY(encoder_check(c));
     TRY(linear_check(c));
     TRY(shortcuts_check(c));
