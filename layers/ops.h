@@ -76,9 +76,10 @@ struct Heads {
     // decreases along a sequence. Documents, prefixes and bidirectional attention are expressed as
     // spans. A window shortens spans: of a query at i to the keys j with |i - j| < window.
     const Span *keys = nullptr, *queries = nullptr;
-    // Sparse attention: beyond its window a query also attends to the first `global_tokens` keys,
-    // and to keys whose position is a multiple of `stride`. Requires a window, excludes spans.
-    // Child et al. 2019, Beltagy et al. 2020.
+    // Sparse attention: beyond its window, but within its span, a query also attends to the first
+    // `global_tokens` keys of the sequence, and to keys whose position is a multiple of `stride`.
+    // The first `global_tokens` queries have no window. Requires a window; with spans, excludes
+    // biases. Child et al. 2019, Beltagy et al. 2020.
     int stride = 0, global_tokens = 0;
     float scale = 0;       // factor of the scores; 0: 1/sqrt(HS)
     float softcap = 0;     // scores become softcap * tanh(score / softcap); 0: unchanged

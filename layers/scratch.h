@@ -140,7 +140,10 @@ struct Sm90Scratch {
     }
 };
 enum class AttentionKernels { simt, sm80, sm90 };
-inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256 && h.value_size() == h.HS; }
+// A pattern within spans is two-sided (visible_keys.h), for which only simt's kernels are made.
+inline bool attention_fits_sm80(Heads h) {
+    return h.HS % 8 == 0 && h.HS <= 256 && h.value_size() == h.HS && !(h.keys && (h.stride || h.global_tokens));
+}
 // The newest kernels that support these heads; or, for measurements and tests, the kernels that
 // FLATGPT_ATTENTION=sm90, sm80 or plain (simt) selects. sm90: the GPU can run the sm_90 kernels.
 inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {

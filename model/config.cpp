@@ -16,9 +16,8 @@ bool Config::has_rope(int l) const {
     // RoPE requires that the rotated channels of a query and a key are multiplied unchanged, so
     // that their product depends on the distance alone. But linear attention of kind elu first
     // applies a feature map to each channel, and kind gated scales each channel by a decay of its
-    // own. Performer's features approximate the product of whole heads, which are rotated before.
-    const bool rotates = linear == LinearAttention::retention || linear == LinearAttention::performer;
-    if (recurrent(l) && !rotates) return false;
+    // own. Performer's features keep the distance alone only on average over w.
+    if (recurrent(l) && linear != LinearAttention::retention) return false;
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
 bool Config::rope_unused() const {
@@ -251,10 +250,11 @@ Status config_check(const Config& c) {
                     "--window %d, --objective prefix: windows are for --objective causal or mlm; expected one of them",
                     c.window);
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
-        if (value && c.mask_kind != MaskKind::causal)
+        if (value && c.mask_kind == MaskKind::all && c.position == Position::t5)
             return fail(Exit::usage,
-                        "%s %d, --objective mlm: the pattern is for earlier positions; expected one of them", option,
-                        value);
+                        "%s %d, --position t5, --objective mlm: its biases have no gradient for keys after a window; "
+                        "leave out one of them",
+                        option, value);
     TRY(encoder_check(c));
     TRY(linear_check(c));
     TRY(shortcuts_check(c));

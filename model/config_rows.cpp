@@ -68,9 +68,10 @@ static std::vector<ConfigRow> window_rows() {
         {&C::global_every, "global_every", false, "--global-every", "flatgpt_global_every", nullptr, 0, 1024, rare,
          "every N-th layer has none; 0: the model's, none in a new one", {}, NO_WINDOW},
         {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
-         "attention also reads every N-th position before it; 0: the model's, none in a new one", {}, NO_WINDOW},
+         "attention also reads every N-th position beyond it; 0: the model's, none in a new one", {}, NO_WINDOW},
         {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
-         rare, "attention also reads the first N positions; 0: the model's, none in a new one", {}, NO_WINDOW},
+         rare, "attention also reads the first N positions, and with --objective mlm these read all; 0: the model's, "
+         "none in a new one", {}, NO_WINDOW},
     };
     // clang-format on
 }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <vector>
 
+#include "layers/attention/visible_keys.h"
 #include "layers/optimizer/muon.h"
 #include "layers/ops.h"
 
@@ -192,6 +193,10 @@ class CostModel {
         work.bytes += 4.0 * B * S * t.dims + p * qk_norm_weights(h, t, w);
         return work;
     }
+    // Keys of a pattern in a span.
+    static double pattern_within(const Heads& h, Span span) {
+        return pattern_below(h, span.to) - pattern_below(h, span.from);
+    }
     // Visible pairs of all sequences. Spans that cannot be read count as one causal text.
     double visible_pairs(int B, int S, const Heads& h) const {
         std::vector<Span> keys(h.keys ? size_t(B) * size_t(S) : 0);
@@ -201,7 +206,8 @@ class CostModel {
         for (size_t k = 0; k < keys.size(); k++) {
             const int at = int(k) % S, window = h.window ? std::max(0, at - h.window + 1) : 0;
             const int end = h.window ? std::min(keys[k].to, at + h.window) : keys[k].to;
-            n += end - std::max(window, keys[k].from);
+            const Span span = at < h.global_tokens ? keys[k] : Span{std::max(window, keys[k].from), end};
+            n += span.to - span.from + pattern_within(h, keys[k]) - pattern_within(h, span);
         }
         return n;
     }

@@ -5,6 +5,7 @@
 #include "layers/cpu.h"
 #include "train/gpu_plan.h"
 #include "tools/bench/bench.h"
+#include "tools/selftest/attention.h"
 
 #include "test/ops/ops.h"
 #include "toy_model.h"
@@ -125,6 +126,38 @@ TEST_CASE("count: pairs of positions that see each other, one by one") {
                         if (window) CHECK(CostModel::pattern(p, S, h) == more);
                     }
             }
+}
+
+TEST_CASE("count: pairs of positions that see each other in patterns within spans, one by one") {
+    const Table op = reference_ops();
+    const int B = 2, S = 50;
+    const Activation* const in = nullptr;
+    Input* const out = nullptr;
+    float* const lse = nullptr;
+    const CostModel work(op, [](void* to, const void* from, int64_t bytes) {
+        memcpy(to, from, size_t(bytes));
+        return true;
+    });
+    for (int length : {9, 100000})
+        for (int window : {1, 6, 100})
+            for (int stride : {0, 1, 7})
+                for (int global_tokens : {0, 1, 12, 80}) {
+                    const TrueSpans spans(B, S, length, TrueSpans::all);
+                    const Heads h = spans.in({.NH = 1,
+                                              .NKV = 1,
+                                              .HS = 1,
+                                              .window = window,
+                                              .stride = stride,
+                                              .global_tokens = global_tokens});
+                    double n = 0;
+                    for (int k = 0; k < B * S; k++)
+                        for (int j = h.keys[k].from; j < h.keys[k].to; j++) {
+                            const int i = k % S;
+                            n += std::abs(i - j) < window || std::min(i, j) < global_tokens ||
+                                 (stride && j % stride == 0);
+                        }
+                    CHECK(work.attention_forward(out, lse, in, B, S, h).flops() == 4 * n);
+                }
 }
 
 TEST_CASE("count: FLOPs of a step by hand, with a window, with fewer key heads, and however much is computed again") {

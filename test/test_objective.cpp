@@ -119,6 +119,9 @@ TEST_CASE("objective: gradients with documents, prefixes and masked tokens equal
         check_gradients(seeing(base, MaskKind::all), toy_objective(MaskKind::all));
         check_gradients(seeing(base, MaskKind::all), cut(MaskKind::all));
     }
+    Config pattern = windowed;
+    pattern.window = 2, pattern.stride = 5, pattern.global_tokens = 1;
+    check_gradients(seeing(pattern, MaskKind::all), toy_objective(MaskKind::all));
 }
 
 TEST_CASE("objective: the cpu tables agree with the reference") {
@@ -132,6 +135,8 @@ TEST_CASE("objective: the cpu tables agree with the reference") {
     Config windowed = base;
     windowed.window = 9;
     check_cpu_model(windowed, 2, documents());
+    windowed.stride = 7, windowed.global_tokens = 3;
+    check_cpu_model(seeing(windowed, MaskKind::all), 2, toy_objective(MaskKind::all));
 }
 
 TEST_CASE("objective: documents in one sequence have the losses that each has alone") {

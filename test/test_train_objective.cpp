@@ -33,7 +33,11 @@ struct Documents : RanksToy {
     }
 };
 const std::vector<Words> OBJECTIVES = {
-    {"--documents"}, {"--objective", "prefix"}, {"--objective", "mlm"}, {"--objective", "mlm", "--documents"}};
+    {"--documents"},
+    {"--objective", "prefix"},
+    {"--objective", "mlm"},
+    {"--objective", "mlm", "--documents"},
+    {"--objective", "mlm", "--window", "3", "--stride", "5", "--global-tokens", "2"}};
 }    // namespace
 
 TEST_CASE("train objective: each learns; the same for every batch, after a resume, and from eval") {
@@ -142,8 +146,9 @@ TEST_CASE("train objective: what cannot be together is refused, both options nam
         Words more;
         const char* says;
     } rows[] = {
-        {{"--objective", "mlm", "--window", "8", "--stride", "4"}, "--stride 4, --objective mlm"},
-        {{"--objective", "mlm", "--window", "8", "--global-tokens", "2"}, "--global-tokens 2, --objective mlm"},
+        {{"--objective", "mlm", "--window", "8", "--stride", "4", "--position", "t5"}, "--stride 4, --position t5"},
+        {{"--objective", "mlm", "--window", "8", "--global-tokens", "2", "--position", "t5"},
+         "--global-tokens 2, --position t5"},
         {{"--objective", "prefix", "--window", "8"}, "--window 8, --objective prefix"},
         {{"--objective", "prefix", "--position", "alibi"}, "--position alibi, --objective prefix"},
         {{"--objective", "prefix", "--documents"}, "--documents, --objective prefix"},

@@ -13,9 +13,10 @@
 // Windows, spans, streams, padding and half are as in forward.cpp. A sparse pattern's keys have a
 // stream of their own (visible_keys.h), in which all queries after them add to their dk and dv; the
 // stream of all keys does not write these. A query's dq takes such a key from the pattern's stream
-// only if the key lies before the query's window, as in the forward pass. half rounds q, k, v, dy,
-// p and ds, but not dy in delta. With dropout only the kept probabilities count for dv and dp;
-// delta is dy . y.
+// only if the key lies before the query's window, or after it, as in the forward pass. If the
+// pattern is two-sided, queries of global tokens have no window, and a tile's ranges of keys do not
+// rise. half rounds q, k, v, dy, p and ds, but not dy in delta. With dropout only the kept
+// probabilities count for dv and dp; delta is dy . y.
 //
 // AMX tiles (used with half) need a left factor whose rows run along the summed dimension. For sums
 // over queries, p^T and ds^T would have to be transposed. So the tiles add up dv^T = dy^T p and
@@ -120,6 +121,9 @@ struct WorkItems {
 
 // ---- one tile of queries and keys ---------------------------------------------------------------
 
+// v in lanes whose index at + i is outside of from..to-1, 0 in the others.
+INLINE vf outside(int at, int from, int to, vf v) { return (lanes() + at < from) | (lanes() + at >= to) ? v : vf{}; }
+
 // A tile: m queries and n keys of a stream. Row r attends to keys first(r)..limit(r)-1.
 struct Pair {
     int m, n;
@@ -130,11 +134,12 @@ struct Pair {
     float* dq;
     ScoreTransform shape;
     Stream stream;
-    int i0, j0;                  // first query; first key in the stream
-    uint64_t row;                // pair_row of the head (layers/dropout.h)
-    int to_key;                  // first key's position minus the first query's
-    int first[QB], limit[QB];    // ascending, 0 to n
-    int before[QB];              // sparse pattern: dq uses keys below this
+    int i0, j0;                   // first query; first key in the stream
+    uint64_t row;                 // pair_row of the head (layers/dropout.h)
+    int to_key;                   // first key's position minus the first query's
+    int first[QB], limit[QB];     // 0 to n
+    int before[QB], after[QB];    // sparse pattern: dq uses keys below `before`, and from `after` on
+    Span reach[QB];               // enclose first and limit; neither end decreases
 };
 // Kind of a tile. near: causal mask only. masked: Pair::first and limit are the mask. shaped:
 // masked, and a ScoreTransform turns products into scores.
@@ -189,11 +194,13 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
             for (int i = 0; i < ROWS; i++) {
                 if (masked && !c.stream.all)
                     for (int w = 0; w < 2; w++)
-                        g[w][i] = between(u + w * VW, 0, r + i < c.m ? c.before[r + i] : 0, g[w][i], 0);
+                        g[w][i] = outside(u + w * VW, r + i < c.m ? c.before[r + i] : 0,
+                                          r + i < c.m ? c.after[r + i] : LDS, g[w][i]);
                 store(t.ds_rows + ((r + i) * LDS + u) / 2, to_pairs(g[0][i], g[1][i]));
             }
     };
-    const int inner = tiles(first[ROWS - 1], UNIT) * UNIT, outer = least(limit[0], limit[ROWS - 1]) / UNIT * UNIT;
+    const int inner = tiles(most(first[0], first[ROWS - 1]), UNIT) * UNIT,
+              outer = least(limit[0], limit[ROWS - 1]) / UNIT * UNIT;
     const int seen = most(limit[0], limit[ROWS - 1]), end = least(LDS, tiles(most(seen, strip) + MR, UNIT) * UNIT);
     int u = 0;
     for (; u < inner && u < end; u += UNIT) put(u, Flag<false>());
@@ -234,8 +241,8 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
     constexpr int R = STRIP<Set>;
     const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m;
     const int V = padded(h.value_size()), VD = words<half>(h.value_size()), VQ = padded(VD);
-    auto limit = [&](int r) { return masked ? c.limit[least(r, m - 1)] : least(c.n, c.ahead + r + 1); };
-    auto first = [&](int r) { return masked ? c.first[least(r, m - 1)] : 0; };
+    auto limit = [&](int r) { return masked ? c.reach[least(r, m - 1)].to : least(c.n, c.ahead + r + 1); };
+    auto first = [&](int r) { return masked ? c.reach[least(r, m - 1)].from : 0; };
     for (int p = first(0) / PANEL * PANEL; p < limit(m - 1); p += PANEL)
         for (int r = 0; r < m; r += R) {
             const int keys = least(limit(r + R - 1) - p, PANEL), skip = most(0, first(r) / VW * VW - p);
@@ -286,7 +293,7 @@ void backward_pair(const Workspace& t, Set& set, const Pair& c, Heads h, Prefetc
     if (masked && !half && !c.stream.all)
         for (int r = 0; r < m; r++)
             for (int u = c.before[r] / VW * VW; u < limit(r / MR * MR + MR - 1); u += VW)
-                store(t.ds + r * LDS + u, between(u, 0, c.before[r], load(t.ds + r * LDS + u), 0));
+                store(t.ds + r * LDS + u, outside(u, c.before[r], c.after[r], load(t.ds + r * LDS + u)));
     for (int r = 0; r < m; r += R) {
         constexpr int AT = TILED<Set> ? 32 : 2;
         const int keys = limit(r + R - 1), from = first(r) / AT * AT, word = words<half>(from);
@@ -333,22 +340,31 @@ void pack_queries(const Back& c, Workspace& t, Prefetcher<WorkItems>& ahead, int
 // attends to.
 template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int j0) {
     auto in_tile = [&](int t) { return most(0, least(pair.n, t - j0)); };
+    const bool two_sided = is_two_sided(c.h) && !pair.stream.all;
     for (int r = 0; r < pair.m; r++) {
-        const Span window = keys_of(c.h, c.S, b, i0 + r), visible = pair.stream.of(window);
+        const Span window = keys_of(c.h, c.S, b, i0 + r), visible = visible_in(pair.stream, c.h, c.S, b, i0 + r);
         pair.first[r] = in_tile(visible.from);
         pair.before[r] = in_tile(visible.to);
         pair.limit[r] = pair.stream.all ? pair.before[r] : in_tile(pair.stream.below(i0 + r + 1));
+        pair.after[r] = LDS;
+        if (two_sided) {
+            pair.limit[r] = in_tile(visible_in(pair.stream, c.h, c.S, b, i0 + r, true).to);
+            pair.after[r] = in_tile(pair.stream.below(window.to));
+        }
+        pair.reach[r] = {pair.first[r], most(pair.limit[r], r ? pair.reach[r - 1].to : 0)};
     }
 }
 
 // Processes all pairs of a tile of queries of the group's head g and the tile of n keys at j0: adds
-// to dk, dv and dq. span: the queries that attend to some of these keys.
+// to dk, dv and dq. span: the queries that attend to some of these keys, but for those in `gap`.
 template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Set& set, Prefetcher<WorkItems>& ahead,
-                                                 int b, int kv, int g, const Stream& stream, int j0, int n, Span span) {
+                                                 int b, int kv, int g, const Stream& stream, int j0, int n, Span span,
+                                                 Span gap) {
     const int HS = c.h.HS, HV = c.h.value_size(), P = padded(HS), V = padded(HV), group = c.h.NH / c.h.NKV;
     const int Q = padded(words<half>(HS)), VQ = padded(words<half>(HV)), i = kv * group + g;
     const bool shaped = has_score_transform(c.h), plain = stream.all && !c.h.keys && !c.h.source && !shaped;
     for (int i0 = span.from; i0 < span.to; i0 += QB) {
+        if (i0 >= gap.from && i0 + QB <= gap.to) continue;
         const int m = least(QB, c.S - i0);
         if (t.packed < i0 + m) pack_queries<half, Set>(c, t, ahead, b, kv, i0 + m);
         const int64_t row = int64_t(g) * rows_held(c.S) + i0, pairs = pairs_held(c.S);
@@ -370,6 +386,8 @@ template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Se
                      j0,
                      pair_row(c.h.dropout, b, i, c.h.NH),
                      stream.key(j0) - i0,
+                     {},
+                     {},
                      {},
                      {},
                      {}};
@@ -397,9 +415,16 @@ template <bool half, class Set> void key_tile(const Back& c, Workspace& t, Set& 
     }
     pack_sum<half>(t.k, keys.k + at, step, n, TILED<Set> ? KB : n, HS);
     clear(t.dk, KEY_ROWS * (P + V));    // also dv, which follows
-    const int last = queries_of(c.h, c.S, b, stream.key(j0 + n - 1)).to;
-    const Span span = {first_query(c, b, stream.key(j0)), stream.all ? last : c.S};
-    for (int g = 0; g < c.h.NH / c.h.NKV; g++) query_tiles<half>(c, t, set, ahead, b, kv, g, stream, j0, n, span);
+    const int first_key = stream.key(j0), last_key = stream.key(j0 + n - 1);
+    Span span = {first_query(c, b, first_key), stream.all ? queries_of(c.h, c.S, b, last_key).to : c.S}, gap = {};
+    if (is_two_sided(c.h)) {
+        const Span* queries = c.h.queries + int64_t(b) * c.S;
+        const Span all = {queries[first_key].from / 2 * 2, queries[last_key].to};
+        const int globals = least(c.h.global_tokens, all.to);    // queries before this have no window
+        if (!stream.all) span = all;
+        else if (all.from < globals) gap = {globals, span.from}, span = {all.from, most(globals, span.to)};
+    }
+    for (int g = 0; g < c.h.NH / c.h.NKV; g++) query_tiles<half>(c, t, set, ahead, b, kv, g, stream, j0, n, span, gap);
     float *dk = c.dkv + c.h.first_k() + at, *dv = c.dkv + c.h.first_v() + value_at;
     const float *dk_rows = TILED<Set> ? t.kt : t.dk,
                 *dv_rows = TILED<Set> ? t.vt : t.dv;    // kt, vt are reused

@@ -143,7 +143,8 @@ INLINE void shape_scores(float* s, const RowMask& mask, ScoreTransform shape, co
 
 struct ForwardTiles {
     float *kt, *v, *q, *s, *o, *sums, *top;
-    Span mask[QB];    // visible keys of each query, as stream indices
+    Span mask[QB];     // visible keys of each query, as stream indices
+    Span reach[QB];    // enclose mask; neither end decreases
 };
 // Number of panels of keys. Each stream begins a new panel.
 INLINE int panels(const Streams& streams) {
@@ -159,7 +160,7 @@ static ForwardTiles forward_tiles(float* p, const Heads& h, int keys) {
     const int P = padded(h.HS), V = padded(h.value_size());
     const int64_t all = int64_t(panels(Streams(h, keys))) * PANEL;
     float *v = p + all * P, *q = v + all * V, *s = q + QB * P, *o = s + QB * LDS, *sums = o + QB * V;
-    return {p, v, q, s, o, sums, sums + QB * VW, {}};
+    return {p, v, q, s, o, sums, sums + QB * VW, {}, {}};
 }
 // Addresses of the panel of packed keys that begins with key j, and of the packed value of key j. j
 // counts packed keys.
@@ -203,12 +204,16 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
     const int i0 = at.i0, m = at.m, rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
     const ScoreTransform shape(c.h, at.head);
     const float scale = (has_score_transform(c.h) ? 1 : shape.scale) * LOG2E;
-    // Row r attends to keys first(r)..limit(r) of the tile; its strip is computed for keys from(r)
-    // to the limit of the strip's last row.
+    // Row r attends to keys visible(r) of the tile, which are among first(r)..limit(r); its strip
+    // is computed for keys from(r) to the limit of the strip's last row.
     auto limit = [&](int r) {
-        return least(KB, (masked ? t.mask[least(r, m - 1)].to : c.pos + i0 + least(r + 1, m)) - j0);
+        return least(KB, (masked ? t.reach[least(r, m - 1)].to : c.pos + i0 + least(r + 1, m)) - j0);
     };
-    auto first = [&](int r) { return masked ? most(0, t.mask[least(r, m - 1)].from - j0) : 0; };
+    auto first = [&](int r) { return masked ? most(0, t.reach[least(r, m - 1)].from - j0) : 0; };
+    auto visible = [&](int r) {
+        const Span exact = masked ? t.mask[least(r, m - 1)] : Span{j0, j0 + limit(r)};
+        return Span{most(0, exact.from - j0), least(KB, exact.to - j0)};
+    };
     auto from = [&](int r) { return first(r) / UNIT * UNIT; };
     const int all = limit(rows - 1);
     for (int p = from(0) / PANEL * PANEL; p < all; p += PANEL)
@@ -221,17 +226,15 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
         }
     for (int r = 0; r < rows; r += GROUP) {    // groups may span two strips of 16 rows
         const int last = r + GROUP - 1;
-        RowMask mask = {from(r / R * R),
-                        tiles(first(last), VW) * VW,
-                        limit(r) / VW * VW,
-                        tiles(limit(last / R * R + R - 1), UNIT) * UNIT,
-                        {},
-                        {}};
+        RowMask mask = {from(r / R * R), 0, KB, tiles(limit(last / R * R + R - 1), UNIT) * UNIT, {}, {}};
         if (mask.end <= mask.from) continue;
+        for (int g = 0; g < GROUP; g++) {
+            const Span keys = visible(r + g);
+            mask.first[g] = keys.from, mask.inner = most(mask.inner, tiles(keys.from, VW) * VW);
+            mask.limit[g] = keys.to, mask.outer = least(mask.outer, keys.to / VW * VW);
+        }
         if (mask.outer <= mask.inner) mask.inner = mask.outer = mask.from;
         for (int g = 0; g < GROUP; g++) {
-            mask.first[g] = first(r + g);
-            mask.limit[g] = limit(r + g);
             if (has_score_transform(c.h))
                 shape_scores(t.s + (r + g) * LDS, mask, shape, from_stream.stream, j0, c.pos + i0 + r + g);
             if (r + g < m)
@@ -253,12 +256,17 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
 template <bool half, class Set> static void add_stream(const Call& c, ForwardTiles& t, Set& set,
                                                        Prefetcher<WorkItems>& ahead, const Queries& at,
                                                        const PackedStream& s) {
-    for (int r = 0; r < at.m; r++) t.mask[r] = s.stream.of(keys_of(c.h, c.S, at.b, c.pos + at.i0 + r));
-    const int from = t.mask[0].from, last = t.mask[at.m - 1].from, to = t.mask[at.m - 1].to;
     const bool causal = s.stream.all && !c.h.keys && !c.h.source;
-    for (int j0 = from / KB * KB; j0 < to; j0 += KB)
-        causal&& j0 >= last ? query_tile_step<half, false>(c, t, set, ahead, at, s, j0)
-                            : query_tile_step<half, true>(c, t, set, ahead, at, s, j0);
+    for (int after = 0; after <= (is_two_sided(c.h) && !s.stream.all); after++) {
+        for (int r = 0; r < at.m; r++)
+            t.mask[r] = t.reach[r] = visible_in(s.stream, c.h, c.S, at.b, c.pos + at.i0 + r, after);
+        for (int r = 1; r < at.m; r++) t.reach[r].to = most(t.reach[r].to, t.reach[r - 1].to);
+        for (int r = at.m - 1; r > 0; r--) t.reach[r - 1].from = least(t.reach[r - 1].from, t.reach[r].from);
+        const int from = t.reach[0].from, last = t.mask[at.m - 1].from, to = t.reach[at.m - 1].to;
+        for (int j0 = from / KB * KB; j0 < to; j0 += KB)
+            causal&& j0 >= last ? query_tile_step<half, false>(c, t, set, ahead, at, s, j0)
+                                : query_tile_step<half, true>(c, t, set, ahead, at, s, j0);
+    }
 }
 
 // Computes y and lse of a tile of queries, over packed keys.
@@ -315,9 +323,17 @@ static void run_item(const Call& c, const WorkItems& work, int item, ForwardTile
     for (int i = kv * group; i < (kv + 1) * group; i++)
         for (int i0 = from; i0 < to; i0 += QB) {
             const int m = least(QB, c.S - i0);
-            const Span window = keys_of(c.h, c.S, b, c.pos + i0 + m - 1);
+            const int last = i0 + m - 1, last_global = least(c.h.global_tokens - 1, last);
+            const Span window = keys_of(c.h, c.S, b, c.pos + last);
+            // The first key that these queries do not need. Queries of global tokens may need more
+            // than the last one, and a two-sided pattern has keys after the window.
+            auto end = [&](const Stream& stream) {
+                if (!is_two_sided(c.h)) return stream.of(window).to;
+                if (!stream.all) return visible_in(stream, c.h, c.S, b, last, true).to;
+                return most(window.to, last_global < i0 ? 0 : keys_of(c.h, c.S, b, last_global).to);
+            };
             for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
-                packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, b, kv, packed[n], streams.s[n].of(window).to);
+                packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, b, kv, packed[n], end(streams.s[n]));
             query_tile<half>(c, t, set, ahead, streams, {b, i, i0, m});
             if (i == kv * group) ahead.used(least(QB, to - i0));
         }

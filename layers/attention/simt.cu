@@ -11,10 +11,10 @@ using namespace simt;
 
 // Replaces a tile of products s by unnormalised probabilities p, and rescales sums and outputs to
 // the new maximum. kept(row, key): dropout keeps the pair; dropped pairs still count in the sums.
-template <bool SHAPED, int U, class Kept>
+template <bool SHAPED, bool TWO_SIDED, int U, class Kept>
 __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS], float (&sum)[ROWS], Sums& s,
-                                      const RowMask& sight, const Stream& stream, int t0, const Scores& scores,
-                                      const PositionBias& slope, Kept kept) {
+                                      const RowMask<TWO_SIDED>& sight, const Stream& stream, int t0,
+                                      const Scores& scores, const PositionBias& slope, Kept kept) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float now = top[r];
@@ -79,7 +79,8 @@ struct ForwardShared {
 };
 
 // A block has 64 queries of a head. The last tiles, which see most keys, start first.
-template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
+template <class T, int D, bool SHAPED, bool TWO_SIDED, class Source>
+__global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     forward_kernel(T* y, float* lse, const T* qs, Source source, int B, int S, Heads h, Scores scores) {
     typedef typename Source::Some Some;
     ForwardShared& sh = dynamic_shared<ForwardShared>();
@@ -100,7 +101,7 @@ template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bo
     const Rows<T> q = at.queries(qs, w.row, to);
     const int kv = w.head / (h.NH / h.NKV);
     const Some k = source.keys(at, w.b, kv), v = source.values(at, w.b, kv);
-    const RowMask sight(h, S, w.b, w.row, p0);
+    const RowMask<TWO_SIDED> sight(h, S, w.b, w.row, p0);
     const PositionBias slope = SHAPED ? scores.slope(w.head) : PositionBias{};
 
     auto stays = [&](int r, int key) {
@@ -113,8 +114,8 @@ template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bo
     bool kept = false;
     for (int n = 0; n < streams.count; n++) {
         const Stream stream = streams.s[n];
-        const int end = stream.of(last).to;
-        for (int t0 = stream.of(first).from; t0 < end; t0 += TILE, kept = true) {
+        const auto [from, end] = visited<TWO_SIDED>(stream, first, last, h, S, w.b, w.row, to);
+        for (int t0 = from; t0 < end; t0 += TILE, kept = true) {
             Sums s = {};
             add_abt(s, Operand<T>{sh.q, q, kept}, Operand<T, Some>{sh.kv, k.in(stream, end).from(t0), false}, HS);
             online_softmax<SHAPED>(sh.p, o, top, sum, s, sight, stream, t0, scores, slope, stays);
@@ -135,11 +136,13 @@ template <class T, int D, bool SHAPED, class Source> __global__ void __launch_bo
 
 template <class T, class Source> void forward(T* y, float* lse, const T* q, Source source, int B, int S, Heads h) {
     const Scores scores(h);
-    for_shape(scores, [&](auto SHAPED) {
+    for_mask(scores, h, [&](auto SHAPED, auto TWO_SIDED) {
+        constexpr bool two_sided = TWO_SIDED && !Source::CACHED;    // generation has no spans
         const int HV = h.value_size();
         const bool small_head = HV <= 64;
         const unsigned grid = small_head ? blocks<64>(B, h.NH, S, HV) : blocks<128>(B, h.NH, S, HV);
-        launch(small_head ? forward_kernel<T, 64, SHAPED, Source> : forward_kernel<T, 128, SHAPED, Source>,
+        launch(small_head ? forward_kernel<T, 64, SHAPED, two_sided, Source>
+                          : forward_kernel<T, 128, SHAPED, two_sided, Source>,
                {grid, THREADS, sizeof(ForwardShared)}, y, lse, q, source, B, S, h, scores);
     });
 }

@@ -233,20 +233,49 @@ template <int D> inline unsigned blocks(int B, int NH, int S, int HS) {
     return unsigned(ceil_div(S, TILE) * ceil_div(HS, D) * B * NH);
 }
 
-// Keys visible to the queries of a thread's rows, at positions from p0 + row on.
-struct RowMask {
-    Span keys[ROWS];
+// Keys visible to the queries of a thread's rows, at positions from p0 + row on. TWO_SIDED: the
+// pattern is (visible_keys.h), and `spans` has the queries' spans.
+template <bool TWO_SIDED> struct RowMask {
+    Span keys[ROWS], spans[TWO_SIDED ? ROWS : 1];
     int row0;
     __device__ RowMask(const Heads& h, int S, int b, int row, int p0) : row0(p0 + row) {
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) keys[r] = keys_of(h, S, b, p0 + min(row + tile_row(r), S - 1));
+        for (int r = 0; r < ROWS; r++) {
+            const int i = min(row + tile_row(r), S - 1);
+            keys[r] = keys_of(h, S, b, p0 + i);
+            if constexpr (TWO_SIDED) spans[r] = h.keys[int64_t(b) * S + i];
+        }
     }
     // Whether row r sees key t of the stream.
     __device__ bool is_visible(int r, const Stream& stream, int t) const {
         if (stream.all) return keys[r].from <= t && t < keys[r].to;
+        if constexpr (TWO_SIDED) {
+            const int key = stream.key(t);
+            const bool in_window = keys[r].from <= key && key < keys[r].to;
+            return t < stream.keys && spans[r].from <= key && key < spans[r].to && !in_window;
+        }
         return t < stream.keys && stream.key(t) < keys[r].from;
     }
 };
+// The range of a stream's keys that queries from..to-1 attend to. Of a two-sided pattern's streams
+// it has those in their windows, too. first, last: keys_of() of the first and the last query.
+template <bool TWO_SIDED> __device__ inline Span visited(const Stream& stream, const Span& first, const Span& last,
+                                                         const Heads& h, int S, int b, int from, int to) {
+    if constexpr (TWO_SIDED) {
+        const Span* spans = h.keys + int64_t(b) * S;
+        if (!stream.all) return stream.within({spans[from].from, spans[to - 1].to});
+        const int globals = min(h.global_tokens, to);    // queries before this have no window
+        return {first.from, globals > from ? max(spans[globals - 1].to, last.to) : last.to};
+    }
+    return {stream.of(first).from, stream.of(last).to};
+}
+
+// Calls f(SHAPED, TWO_SIDED). Dropout needs SHAPED, and so does TWO_SIDED: a two-sided pattern.
+template <class F> void for_mask(const Scores& s, const Heads& h, F f) {
+    if (is_two_sided(h)) f(std::true_type(), std::true_type());
+    else if (s.shaped()) f(std::true_type(), std::false_type());
+    else f(std::false_type(), std::false_type());
+}
 
 template <bool SHAPED>
 __device__ inline float score(const Scores& scores, float product, const PositionBias& slope, int distance) {

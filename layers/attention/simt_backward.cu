@@ -37,7 +37,7 @@ struct DqShared {
 };
 
 // Computes dq of 64 queries of a head, over the keys that they attend to.
-template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
+template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     dq_kernel(T* dqs, const T* dy, const T* qs, const T* kv, const float* lse, const float* delta, int B, int S,
               Heads h, Scores scores) {
     DqShared& sh = dynamic_shared<DqShared>();
@@ -46,7 +46,7 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
     const int to = min(S, w.row + TILE);
     const Head<T> at(h, S, w.b, w.head);
     const Rows<T> q = at.queries(qs, w.row, to), g = at.in_y(dy, w.row, to), k = at.keys(kv), v = at.values(kv);
-    const RowMask sight(h, S, w.b, w.row, 0);
+    const RowMask<TWO_SIDED> sight(h, S, w.b, w.row, 0);
     const Span first = keys_of(h, S, w.b, w.row), last = keys_of(h, S, w.b, to - 1);
     const Streams streams(h, at.key_count);
     const PositionBias slope = SHAPED ? scores.slope(w.head) : PositionBias{};
@@ -56,9 +56,9 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
     bool kept = false;
     for (int n = 0; n < streams.count; n++) {
         const Stream stream = streams.s[n];
-        const int end = stream.of(last).to;
+        const auto [from, end] = visited<TWO_SIDED>(stream, first, last, h, S, w.b, w.row, to);
         const Rows<T> keys = k.in(stream, end), values = v.in(stream, end);
-        for (int t0 = stream.of(first).from; t0 < end; t0 += TILE, kept = true) {
+        for (int t0 = from; t0 < end; t0 += TILE, kept = true) {
             Sums dp = {}, s = {};
             add_abt(dp, Operand<T>{sh.dy, g, kept}, Operand<T>{sh.kv, values.from(t0), false}, HV);
 #pragma unroll
@@ -112,8 +112,27 @@ __device__ inline Stream own_stream(const Streams& streams, int& tile) {
     return streams.s[0];
 }
 
+// With a two-sided pattern: widens seen_by, the queries that attend to the stream's keys row..last
+// within their windows, to all that attend to them. Returns the queries of seen_by that do not,
+// between those of global tokens and the windows.
+__device__ inline Span widen(Span& seen_by, const Stream& stream, const Heads& h, int S, int b, int row, int last) {
+    const Span* queries = h.queries + int64_t(b) * S;
+    const Span all = {queries[stream.key(row)].from, queries[stream.key(last)].to}, windows = seen_by;
+    const int globals = min(h.global_tokens, all.to);
+    if (!stream.all) seen_by = all;
+    if (!stream.all || all.from >= globals) return {};
+    seen_by.from = all.from;
+    return {globals, windows.from};
+}
+
+// The positions at which a query attends to keys of the pattern, in its window or not.
+template <bool TWO_SIDED> __device__ inline Span pattern_keys(const Heads& h, int S, int b, int i) {
+    if constexpr (TWO_SIDED) return h.keys[int64_t(b) * S + i];
+    return {0, i + 1};
+}
+
 // Computes dk and dv of 64 keys, over all queries of the group's heads that attend to them.
-template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
+template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     dkv_kernel(T* dkv, const T* dy, const T* qs, const T* kv, const float* lse, const float* delta, int B, int S,
                Heads h, Scores scores) {
     auto& sh = dynamic_shared<std::conditional_t<SHAPED, ShapedDkvShared, DkvShared>>();
@@ -125,15 +144,16 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
     const Stream stream = own_stream(streams, tile);
     const int row = tile * TILE, last = min(stream.keys, row + TILE) - 1;
     const Rows<T> k = own.keys(kv).in(stream, last + 1).from(row), v = own.values(kv).in(stream, last + 1).from(row);
-    const Span seen_by = stream.all ? Span{queries_of(h, S, w.b, row).from, queries_of(h, S, w.b, last).to}
-                                    : Span{stream.key(row), S};
-
+    Span seen_by = stream.all ? Span{queries_of(h, S, w.b, row).from, queries_of(h, S, w.b, last).to}
+                              : Span{stream.key(row), S};
+    const Span gap = TWO_SIDED ? widen(seen_by, stream, h, S, w.b, row, last) : Span{};
     const float factor = h.dropout.factor();
     Sums dk[D / TILE] = {}, dv[D / TILE] = {};
     for (int head = w.head * group; head < (w.head + 1) * group; head++) {
         const Head<T> at(h, S, w.b, head);
         const PositionBias slope = SHAPED ? scores.slope(head) : PositionBias{};
         for (int i0 = seen_by.from; i0 < seen_by.to; i0 += TILE) {
+            if (TWO_SIDED && i0 >= gap.from && i0 + TILE <= gap.to) continue;
             const bool kept = i0 > seen_by.from || head > w.head * group;
             const Rows<T> q = at.queries(qs, i0, S), g = at.in_y(dy, i0, S);
             Sums s = {}, dp = {};
@@ -141,7 +161,7 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 const int i = i0 + tile_column(c), known = min(i, S - 1);
-                const Span visible = stream.all ? keys_of(h, S, w.b, known) : Span{0, known + 1};
+                const Span visible = stream.all ? keys_of(h, S, w.b, known) : pattern_keys<TWO_SIDED>(h, S, w.b, known);
                 const float lse2 = lse[at.lse + known] * LOG2E;
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
@@ -186,15 +206,16 @@ template <class T, int D, bool SHAPED> __global__ void __launch_bounds__(THREADS
 template <class T, int D> void backward(T* dq, T* dkv, const T* dy, const T* q, const T* kv, const float* lse,
                                         const float* delta, int B, int S, Heads h) {
     const Scores scores(h);
-    for_shape(scores, [&](auto SHAPED) {
+    for_mask(scores, h, [&](auto SHAPED, auto TWO_SIDED) {
         const size_t shared = SHAPED ? sizeof(ShapedDkvShared) : sizeof(DkvShared);
         const Streams streams(h, h.keys_of(S));
         const int widest = std::max(h.HS, h.value_size());
         unsigned grid = 0;
         for (int n = 0; n < streams.count; n++) grid += blocks<D>(B, h.NKV, streams.s[n].keys, widest);
-        launch(dkv_kernel<T, D, SHAPED>, {grid, THREADS, shared}, dkv, dy, q, kv, lse, delta, B, S, h, scores);
-        launch(dq_kernel<T, D, SHAPED>, {blocks<D>(B, h.NH, S, h.HS), THREADS, sizeof(DqShared)}, dq, dy, q, kv, lse,
-               delta, B, S, h, scores);
+        launch(dkv_kernel<T, D, SHAPED, TWO_SIDED>, {grid, THREADS, shared}, dkv, dy, q, kv, lse, delta, B, S, h,
+               scores);
+        launch(dq_kernel<T, D, SHAPED, TWO_SIDED>, {blocks<D>(B, h.NH, S, h.HS), THREADS, sizeof(DqShared)}, dq, dy, q,
+               kv, lse, delta, B, S, h, scores);
     });
 }
 

@@ -18,17 +18,27 @@ EVERYWHERE bool has_pattern(const Heads& h) { return h.global_tokens || h.stride
 EVERYWHERE bool in_pattern(const Heads& h, int key) {
     return key < h.global_tokens || (h.stride && key % h.stride == 0);
 }
+// Whether keys after a query may belong to its pattern, too, and the first queries have no window:
+// in a pattern within spans, which may have keys on both sides.
+EVERYWHERE bool is_two_sided(const Heads& h) { return h.keys && has_pattern(h); }
+// The number of keys below `end` that belong to the pattern.
+EVERYWHERE int pattern_below(const Heads& h, int end) {
+    const int global = min_int(h.global_tokens, end);
+    return global + (h.stride ? multiples_below(end, h.stride) - multiples_below(global, h.stride) : 0);
+}
 // The keys that the query at position i of sequence b attends to; with a sparse pattern, only those
 // in its window. Positions beyond the last one attend to the last one's keys. Neither end decreases
-// with i. S matters only with spans.
+// with i, except behind the queries of global tokens. S matters only with spans.
 EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
     if (h.source && !h.keys) return {0, h.source};
     const int window = h.window ? max_int(0, i - h.window + 1) : 0;
     if (!h.keys) return {window, i + 1};
     const Span span = h.keys[int64_t(b) * S + min_int(i, S - 1)];
+    if (i < h.global_tokens) return span;
     return {max_int(window, span.from), h.window ? min_int(span.to, i + h.window) : span.to};
 }
-// The queries that attend to the key at position j, unless j belongs to the sparse pattern.
+// The queries that attend to the key at position j, unless j belongs to the sparse pattern. Without
+// the queries of global tokens, which attend to all keys of their spans.
 EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
     if (h.source && !h.queries) return {0, S};
     const int keys = h.keys_of(S);
@@ -39,7 +49,8 @@ EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
 
 // Kernels read keys in streams: first + t * step for t = 0, 1, ... One stream has all keys (`all`):
 // a query attends to those in its window. Other streams have the keys of a sparse pattern: a query
-// attends to those before its window, so that no key counts twice.
+// attends to those before its window and, if the pattern is two-sided, to those of its span after
+// its window, so that no key counts twice.
 struct Stream {
     int first, step, keys;
     bool all;
@@ -47,6 +58,7 @@ struct Stream {
     // Keys of the stream that lie below `end`.
     EVERYWHERE int below(int end) const { return min_int(keys, multiples_below(end - first, step)); }
     EVERYWHERE Span of(Span window) const { return all ? window : Span{0, below(window.from)}; }
+    EVERYWHERE Span within(Span span) const { return {below(span.from), below(span.to)}; }
 };
 struct Streams {
     Stream s[3];
@@ -58,6 +70,15 @@ struct Streams {
         if (first < S) s[count++] = {first, h.stride, multiples_below(S - first, h.stride), false};
     }
 };
+
+// The keys of a stream that a query attends to: those that `after` selects, before its window (for
+// the stream of all keys, in it) or after it. Only two-sided patterns have keys after the window.
+EVERYWHERE Span visible_in(const Stream& s, const Heads& h, int S, int b, int i, bool after = false) {
+    const Span window = keys_of(h, S, b, i);
+    if (s.all || !is_two_sided(h)) return s.of(window);
+    const Span span = s.within(h.keys[int64_t(b) * S + min_int(i, S - 1)]);
+    return after ? Span{s.below(window.to), span.to} : Span{span.from, s.below(window.from)};
+}
 
 // The keys of one query at position p, without spans, as a list of n keys: those of the sparse
 // pattern before the window, then all keys from `first` on.

@@ -29,7 +29,7 @@ struct Offsets {
 // sequence, by which h.keys is indexed.
 bool is_visible(Heads h, int S, int b, int i, int j) {
     const Span span = h.keys ? h.keys[b * S + i] : Span{0, h.source ? h.source : i + 1};
-    const bool pattern = j < h.global_tokens || (h.stride && j % h.stride == 0);
+    const bool pattern = std::min(i, j) < h.global_tokens || (h.stride && j % h.stride == 0);
     return j >= span.from && j < span.to && (!h.window || std::abs(i - j) < h.window || pattern);
 }
 

@@ -155,6 +155,30 @@ TEST_CASE("attention: strides and global keys beside a window against the refere
     both_ways(shapes);
 }
 
+// Windows, strides and global tokens in both directions; the latter's queries attend to all keys of
+// their documents. Some documents begin behind the global tokens, some among them.
+TEST_CASE("attention: patterns within spans against the reference") {
+    const int lengths[] = {7, 64, 130, 290};
+    std::vector<AttentionShape> shapes;
+    int k = 0;
+    for (int window : {1, 5, 64, 100})
+        for (const auto& [stride, global_tokens] : {std::pair{0, 3}, {1, 0}, {7, 1}, {64, 70}, {3, 9}, {0, 100}}) {
+            const Heads h = patterned(heads_of(k, window), stride, global_tokens);
+            const TrueSpans::Kind kind = k % 5 == 4 ? TrueSpans::causal : TrueSpans::all;
+            if (k++ % EVERY == 0 || k % 2) shapes.push_back({2, lengths[k / 3 % 4], h, k % 3 ? 100000 : 60, kind});
+        }
+    const int whole = 100000;    // one document
+    shapes.push_back({1, 600, patterned({2, 1, 16, 40}, 2, 0), whole, TrueSpans::all});
+    shapes.push_back({1, 600, patterned({2, 2, 64, 40}, 130, 300), whole, TrueSpans::all});
+    shapes.push_back({1, 600, patterned({2, 1, 20, 40}, 0, 1), whole, TrueSpans::all});
+    shapes.push_back({1, 600, patterned({1, 1, 16, 30}, 9, 40), 200, TrueSpans::all});
+    shapes.push_back({1, 130, patterned(shaped({4, 2, 20, 20}, 0.3f, 2, true), 5, 3), whole, TrueSpans::all});
+    shapes.push_back({8, 130, patterned({4, 4, 32, 20}, 3, 2), whole, TrueSpans::all});
+    shapes.push_back({2, 130, dropping(patterned({2, 1, 20, 7}, 3, 9), 0.3f), whole, TrueSpans::all});
+    shapes.push_back({1, 290, dropping(patterned({1, 1, 64, 20}, 1, 5), 0.3f), 70, TrueSpans::all});
+    both_ways(shapes);
+}
+
 // A cap of 1 or 2 changes every score, a cap of 30 hardly any. ALiBi's slopes differ between
 // numbers of heads that are powers of two and others.
 TEST_CASE("attention: a scale, soft caps and ALiBi against the reference") {
