@@ -107,6 +107,8 @@ TEST_CASE("trace: the lines of a step, of a prompt and of tokens are the referen
                                           "use_uploaded",
                                           "download_async",
                                           "cache_rotate",
+                                          "attention_merge",    // by several ranks alone, as the next one
+                                          "copy_columns",
                                           "step_verdict",
                                           "from_floats",
                                           "to_floats",
