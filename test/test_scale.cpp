@@ -206,8 +206,10 @@ TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
     CHECK(contains(long_context, "context 131072"));
     CHECK(contains(long_context, "tokens = 8 x 2048 x 1 (accumulated)"));
     const ProcessResult r = run_flatgpt({"train", "--out", toy.dir + "/a"});
-    CHECK((r.exit_code == 2 &&
-           contains(r.err, "--data, --chat, --prefer, --prompts, --labels or --dry-run is required: training shards")));
+    CHECK(
+        (r.exit_code == 2 &&
+         contains(r.err,
+                  "--data, --chat, --prefer, --prompts, --labels, --pairs or --dry-run is required: training shards")));
 }
 
 TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
