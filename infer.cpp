@@ -199,7 +199,6 @@ std::vector<int> encode_prompt(const Tokenizer& tokenizer, const std::string& pr
     append(ids, tokenizer.encode(prompt));
     return ids;
 }
-
 // Generates texts of an encoder-decoder for each source.
 Status write_answers(const SampleOptions& o, const LoadedModel& m, GenerationOptions options) {
     for (const std::string& text : o.source) {
@@ -211,13 +210,12 @@ Status write_answers(const SampleOptions& o, const LoadedModel& m, GenerationOpt
         if (length > size_t(most))
             Progress().note(formatted("note: the source has %zu tokens: only %d are read", length, most));
     }
-    const size_t n = o.source.size();
-    const std::vector<std::string> shown = o.json ? o.source : std::vector<std::string>(n);
+    const std::vector<std::string> shown = o.json ? o.source : std::vector<std::string>(o.source.size());
     if (!o.search.beams) return write_samples(o, m, std::move(options), shown, 0, 1);
-    for (size_t i = 0; i < n; i++) {    // a search has one source
+    for (size_t i = 0; i < shown.size(); i++) {    // a search has one source
         GenerationOptions one = options;
         one.prompts = {options.prompts[i]}, one.sources = {options.sources[i]};
-        TRY(write_samples(o, m, std::move(one), {shown[i]}, int(i), n));
+        TRY(write_samples(o, m, std::move(one), {shown[i]}, int(i), shown.size()));
     }
     return {};
 }
@@ -504,6 +502,11 @@ Command eval_command() {
            .to = &o->pairs,
            .help = "of an encoder-decoder: JSON lines with source and target; loss, BLEU and exact match",
            .excludes = {"--text", "--task", "--labels", NEEDLE}},
+          {.name = "--source-len",
+           .to = &o->source_len,
+           .help = "tokens of a source, at most; 0: --seq-len",
+           .min = 0,
+           .needs = {"--pairs"}},
           {.name = "--lowercase", .to = &o->lowercase, .help = "BLEU of the texts in lower case", .needs = {"--pairs"}},
           {.name = "--documents",
            .to = &o->documents,

@@ -237,7 +237,8 @@ Status Trainer::report(const Step& s, double seconds, bool whole) {
     // MFU is a fraction of the device's nominal peak; the second number is a fraction of a large
     // product's speed, measured at the start.
     const std::string speed =
-        device.gpu && device.peak > 0
+        work == 0 ? ""
+        : device.gpu && device.peak > 0
             ? formatted("MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak, 100 * work / measured_peak)
             : formatted("%.0f GFLOP/s", work / 1e9);
     // The least important fields come last, because a terminal of 80 columns cuts them off.
@@ -506,7 +507,9 @@ Status Trainer::loop() {
     if (resuming) writer->add_whole(start);    // verified when it was loaded
     started = saved_at = now_seconds();
     first_step = issued = state.step;
-    flops_per_token = training_flops(device.model->op, config, o.seq_len, plan.weighted, plan.source);
+    // Pairs are cut to their own lengths, so that the FLOPs of a position are not known.
+    const bool cut = !o.pairs.empty() && !needs_padding();
+    flops_per_token = cut ? 0 : planned_flops() * o.seq_len / target_positions();
     if (state.step < o.steps)
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     // The average's rate depends on the number of updates, so it needs the last step's outcome.

@@ -193,8 +193,8 @@ Command train_tokenizer_command() {
                 .choices = {"gpt2", "cl100k", "qwen2", "o200k", "smollm"}},
                {.name = "--special-tokens",
                 .to = &o->special,
-                .help = "names of further special tokens, the last ones of the vocabulary: <mask> (BART), "
-                        "'<extra_id_'{0..99}'>' (T5's sentinels, as bash expands it)"},
+                .help = "names of further special tokens, the vocabulary's last ones, an option for each: '<mask>' "
+                        "(BART), or '<extra_id_0>' and on (T5)"},
                {.name = "--distinct-words",
                 .to = &o->words,
                 .help = "MiB: text with more bytes of distinct words is "

@@ -276,6 +276,22 @@ TEST_CASE("encoder-decoders: ranks, dry runs and limits of sources for pairs") {
     CHECK(contains(must(args("dropped", {"--too-long", "drop", "--dry-run"})).err, "3 pairs left out"));
     const std::string dry = must(args("dry", {"--dry-run"})).out;
     CHECK(contains(dry, "a target for each source"));
+    // Without --seq-len, too, sources may be longer than its default, and the run is resumed.
+    std::vector<std::string> usual = args("usual", {"--context", "64"});
+    usual.erase(std::find(usual.begin(), usual.end(), "--total-batch"),
+                std::find(usual.begin(), usual.end(), "--steps"));
+    usual.erase(std::find(usual.begin(), usual.end(), "--seq-len"),
+                std::find(usual.begin(), usual.end(), "--source-len"));
+    must(usual);
+    must({"train", "--config", toy.dir + "/usual/run.toml", "--resume", "auto", "--steps", "8"}, 0, "resumed from");
+    CHECK(contains(must({"eval", toy.dir + "/one", "--pairs", pairs, "--source-len", "20"}).err, "cut to 20 tokens"));
+    must({"eval", toy.dir + "/one", "--pairs", pairs, "--source-len", "9999"}, 2, "context has 40 positions");
+    std::vector<std::string> beyond = args("n", {"--context", "64"});
+    Toy::set(beyond, "--source-len", "9999");
+    must(beyond, 2, "context has 64 positions");
+    for (const std::vector<std::string>& other :
+         {std::vector<std::string>{"--sample-every", "1"}, {"--teacher", toy.dir}, {"--documents"}})
+        must(args("n", other), 2, other[0] + ": expected one of them");
     std::vector<std::string> two = args("two", {"--zero", "2"});
     two.insert(two.begin(), flatgpt_binary());
     const ProcessResult ranks = run_process(mpirun(2, two), mpirun_options(120));
@@ -321,4 +337,8 @@ TEST_CASE("encoder-decoders: missing spans are learnt from shards, by ranks and 
     must(toy.args("n", {"--objective", "infilling"}), 2, "expected an encoder-decoder");
     must(toy.args("n", {"--encoder-layers", "1"}), 2, "--objective span-corruption or infilling");
     must(toy.args("n", {"--corrupted", "0.2"}), 2, "--objective span-corruption");
+    must(toy.args("n", {"--encoder-layers", "1", "--objective", "infilling", "--sample-every", "1"}), 2,
+         "--objective infilling, --sample-every: expected one of them");
+    must({"train", "--chat", toy.dir + "/c.jsonl", "--objective", "infilling", "--out", toy.dir + "/n"}, 2,
+         "--objective infilling");
 }

@@ -319,5 +319,11 @@ TEST_CASE("pieces: further special tokens are the last ones of a trained vocabul
         TokenizerTraining twice = training(kind, 300, lines);
         twice.added = {"<mask>", "<mask>"};
         CHECK(train_tokenizer(twice).status.code == Exit::usage);
+        TokenizerTraining nameless = training(kind, 300, lines);
+        nameless.added = {""};
+        CHECK(train_tokenizer(nameless).status.code == Exit::usage);
     }
+    TokenizerTraining spelled = training(ModelKind::bpe, 300, lines);    // byte E9's name in files
+    spelled.added = {"\u00e9"};
+    CHECK(train_tokenizer(spelled).status.code == Exit::usage);
 }

@@ -160,8 +160,7 @@ Status print_ranks(const Trainer& t) {
                plan.cp, plan.S, decimal_bytes(sent.passes).c_str());
     std::string links = formatted("%.4g GB/s", (nodes == 1 ? r.inside : r.outside) / 1e9);
     if (nodes > 1 && node > 1) links += formatted(" to other machines, %.4g within", r.inside / 1e9);
-    const double flops = training_flops(t.device.model->op, t.config, t.o.seq_len, plan.weighted, t.plan.source) *
-                         double(t.o.total_batch) / plan.ranks;
+    const double flops = t.planned_flops() * double(t.o.total_batch) / plan.ranks;
     printf("time          %s of work at %.3g TFLOP/s; beside it at least %s of sending at %s; not measured\n",
            duration(flops / r.flops).c_str(), r.flops / 1e12, duration(sending_seconds(r, plan.ranks, all)).c_str(),
            links.c_str());
@@ -198,7 +197,7 @@ static void print_run(const Trainer& t) {
     printf("step          %lld tokens = %d x %d x %d (accumulated)%s\n", (long long)o.total_batch, o.batch, o.seq_len,
            int(t.batches.full), steps.c_str());
     if (o.steps) printf("rate          %s\n", rate_text(t.schedule).c_str());
-    const double flops = training_flops(t.device.model->op, t.config, o.seq_len, t.plan.weighted, t.plan.source);
+    const double flops = t.planned_flops();
     printf("work          %s per token, %s per step%s\n", decimal(flops, "FLOP").c_str(),
            decimal(flops * double(o.total_batch), "FLOP").c_str(),
            o.steps ? (", " + decimal(flops * tokens, "FLOP") + " in all").c_str() : "");

@@ -51,9 +51,9 @@ FlagGroup label_flags(TrainOptions& o) {
               .to = &o.labels,
               .help = "texts with classes or numbers to learn, by a classifier's head on an encoder such as BERT: JSON "
                       "lines with text, maybe pair, and label; or with text, a list of words, and their labels",
-              .excludes = {"--data", "--val", "--chat", "--prefer", "--prompts", "--pack", "--documents", "--raw-u16",
-                           "--teacher", "--sample-every", "--sample-prompts", "--objective causal",
-                           "--objective prefix", "--objective mlm", "--resize-vocab"}},
+              .excludes = with_shard_objectives({"--data", "--val", "--chat", "--prefer", "--prompts", "--pack",
+                                                 "--documents", "--raw-u16", "--teacher", "--sample-every",
+                                                 "--sample-prompts", "--objective causal", "--resize-vocab"})},
              {.name = "--labels-val",
               .to = &o.labels_val,
               .help = "texts with labels for validation, given in the same way",

@@ -68,7 +68,7 @@ class TokenLoss : public StepLoss {
   protected:
     Trainer& t;
 };
-// The same of samples that do not have a target at each position, whose number is a metric.
+// TokenLoss of samples that do not have a target at each position; their number is a metric.
 class SomeTokensLoss : public TokenLoss {
   public:
     using TokenLoss::TokenLoss;

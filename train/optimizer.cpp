@@ -193,8 +193,7 @@ std::string Trainer::optimizer_text() const {
         work[size_t(m.owner)] += own;
     }
     for (const auto& [bucket, work] : of_rank) longest += *std::ranges::max_element(work);
-    const double passes = training_flops(device.model->op, config, o.seq_len, plan.weighted, plan.source) *
-                          double(o.total_batch);
+    const double passes = planned_flops() * double(o.total_batch);
     const double share = longest * plan.ranks / passes;
     text += formatted("; Newton-Schulz takes %s a step, %.3g %% of the passes' work", decimal(flops, "FLOP").c_str(),
                       100 * share);

@@ -226,7 +226,10 @@ Status Trainer::choose_batch() {
         return fail(Exit::usage, "--cp %d, --seq-len %d: expected a multiple of 2 x cp = %d", o.cp, o.seq_len,
                     2 * o.cp);
     plan.B = o.batch, plan.S = o.seq_len / o.cp, plan.cp = o.cp;
-    plan.source = config.encoder_layers ? source_length() : 0;
+    if (config.encoder_layers) {
+        seq2seq = TRY(seq2seq_of(uint64_t(o.seed)));
+        plan.S = target_positions(), plan.source = source_length();
+    }
     plan.recompute = o.recompute == "blocks"  ? Recompute::blocks
                      : o.recompute == "cheap" ? Recompute::cheap
                                               : Recompute::none;
@@ -309,7 +312,6 @@ void Trainer::agree_on_batch() {
 }
 
 Status Trainer::open_data() {
-    if (config.encoder_layers) seq2seq = TRY(seq2seq_of(uint64_t(o.seed)));
     TRY((this->*task->open)());
     if (!validates()) return {};
     const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
@@ -339,10 +341,9 @@ Status Trainer::read_lines() {
         if (!all.note().empty() && !o.preview) progress.note("note: " + flags[i] + ": " + all.items() + all.note());
     }
     // A total batch that is given is a multiple of the usual length.
-    if (length_given || o.pack || o.total_batch) return {};
+    if (length_given || o.source_len || o.pack || o.total_batch) return {};
     const int longest = std::max(source->longest(), val_source ? val_source->longest() : 0);
     resolve("seq-len", "0", std::to_string(o.seq_len = std::min(o.seq_len, int(round_up(longest, 16)))));
-    o.source_len = std::min(o.source_len, o.seq_len);
     source->shorten(o.seq_len);
     if (val_source) val_source->shorten(o.seq_len);
     return {};
@@ -492,6 +493,7 @@ Status Trainer::lock_run() {
         usleep(20000);
         locked = flock(lock, LOCK_EX | LOCK_NB) == 0;
     }
+    made_directory = made_directory && locked;    // another process may have it by now
     if (!locked)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
                     lock_holder(path).c_str());

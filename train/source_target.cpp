@@ -1,7 +1,15 @@
-// source_target.cpp - `flatgpt train --pairs`: an encoder-decoder learns targets from sources.
+// source_target.cpp - an encoder-decoder learns targets from sources: pairs (`train --pairs`), or
+// corrupted texts (`--objective span-corruption` or `infilling`).
 #include "infer/eval/pairs.h"
+#include "model/cost_table.h"
 #include "model/families/families.h"
 #include "train/train.h"
+
+std::vector<std::string> with_shard_objectives(std::vector<std::string> flags) {
+    for (const char* name : {"prefix", "mlm", "span-corruption", "infilling"})
+        flags.push_back(std::string("--objective ") + name);
+    return flags;
+}
 
 FlagGroup pair_flags(TrainOptions& o) {
     const std::vector<std::string> corrupts = {"--objective span-corruption or --objective infilling"},
@@ -12,10 +20,8 @@ FlagGroup pair_flags(TrainOptions& o) {
               .to = &o.pairs,
               .help = "pairs of texts to learn, by an encoder-decoder such as T5: JSON lines with source and target; "
                       "--seq-len limits each of the two",
-              .excludes = {"--data", "--val", "--chat", "--prefer", "--prompts", "--labels", "--pack", "--documents",
-                           "--raw-u16", "--objective prefix", "--objective mlm", "--objective span-corruption",
-                           "--objective infilling", "--teacher", "--eval-tasks", "--sample-every", "--sample-prompts",
-                           "--lora-rank", "--recipe"}},
+              .excludes = with_shard_objectives(
+                  {"--data", "--val", "--chat", "--prefer", "--prompts", "--labels", "--raw-u16"})},
              {.name = "--pairs-val",
               .to = &o.pairs_val,
               .help = "pairs for validation, given in the same way",
@@ -78,7 +84,15 @@ Status Trainer::choose_source_target() {
                     pairs_flag().c_str(), config.family->type);
     if (!tokenizer.vocab_size())
         return fail(Exit::usage, "%s: the run has no tokenizer; give --tokenizer", pairs_flag().c_str());
-    if (o.source_len > config.T && config.position == Position::learned)
+    for (auto [given, flag] : {std::pair{samples(), o.sample_every ? "--sample-every" : "--sample-prompts"},
+                               {!o.eval_tasks.empty(), "--eval-tasks"},
+                               {!o.teacher.empty(), "--teacher"},
+                               {o.documents, "--documents"},
+                               {o.pack, "--pack"},
+                               {o.recipe != "none", "--recipe"},
+                               {o.lora_rank > 0, "--lora-rank"}})
+        if (given) return fail(Exit::usage, "%s, %s: expected one of them", pairs_flag().c_str(), flag);
+    if (o.source_len > config.T)
         return fail(Exit::usage, "--source-len %d: the model's context has %d positions", o.source_len, config.T);
     return tokenizer.fits(config.V, Exit::usage, "");
 }
@@ -86,6 +100,11 @@ std::string Trainer::pairs_flag() const {
     return o.pairs.empty() ? "--objective " + std::string(task->name) : "--pairs";
 }
 
+int Trainer::target_positions() const { return config.encoder_layers ? seq2seq.target_length() : o.seq_len; }
+double Trainer::planned_flops() const {
+    const int S = target_positions();
+    return training_flops(device.model->op, config, S, plan.weighted, plan.source) * S / o.seq_len;
+}
 int Trainer::source_length() const { return o.source_len ? o.source_len : o.seq_len; }
 // The token of a full stop, which ends sentences; -1: the tokenizer has none.
 static int full_stop(const Tokenizer& tokenizer) {
@@ -107,6 +126,8 @@ Result<Seq2Seq> Trainer::seq2seq_of(uint64_t seed) const {
 Result<std::shared_ptr<LineSource>> Trainer::read_source_target(const std::string& pattern, const std::string& flag) {
     return std::shared_ptr<LineSource>(TRY(PairsFile::read({.pattern = pattern,
                                                             .flag = flag,
+                                                            .advice = "a larger --seq-len or --source-len keeps more, "
+                                                                      "--too-long drop leaves them out",
                                                             .drop = o.too_long == "drop",
                                                             .source_S = source_length(),
                                                             .S = o.seq_len,

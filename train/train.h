@@ -91,8 +91,10 @@ struct Trainer;
 std::vector<Flag> optimizer_flags(TrainOptions& o);    // train/optimizer.cpp
 FlagGroup report_flags(TrainOptions& o);               // train/observe.cpp
 FlagGroup label_flags(TrainOptions& o);                // train/labels.cpp
-FlagGroup pair_flags(TrainOptions& o);                 // train/source_target.cpp, as the next two
+FlagGroup pair_flags(TrainOptions& o);                 // train/source_target.cpp, as the next three
 std::unique_ptr<StepLoss> pair_loss(Trainer& t);
+// The flags, and the objectives that only --data can have: what excludes a flag for other files.
+std::vector<std::string> with_shard_objectives(std::vector<std::string> flags);
 std::string pairs_text(const Trainer& t);    // for --dry-run
 
 int64_t resident_bytes();    // resident memory of this process
@@ -262,6 +264,8 @@ struct Trainer {
     std::string pairs_flag() const;                     // option that makes an encoder-decoder learn
     int source_length() const;                          // most tokens of a source
     int row_tokens() const;                             // tokens of a sequence as the loader gives it
+    int target_positions() const;                       // most positions of a sequence in a pass
+    double planned_flops() const;                       // FLOPs of a step, divided by its tokens
     Result<Seq2Seq> seq2seq_of(uint64_t seed) const;    // seed: of what is drawn
     Result<std::shared_ptr<LineSource>> read_source_target(const std::string& pattern, const std::string& flag);
     Status choose_preference();

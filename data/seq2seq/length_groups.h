@@ -15,8 +15,8 @@ class LengthGroups {
   public:
     typedef std::function<int64_t(int64_t epoch, int64_t index)> BaseOrder;    // returns a sample
     typedef std::function<int64_t(int64_t sample)> Length;
-    // group: samples of a group. samples: of an epoch. permute: false keeps the groups of a window
-    // sorted.
+    // group, samples: numbers of samples in a group and in an epoch. permute: false keeps the
+    // groups of a window sorted.
     LengthGroups(int64_t group, int64_t samples, uint64_t seed, bool permute, BaseOrder base, Length length);
     int64_t at(int64_t epoch, int64_t index) const;    // a sample; several threads may call
 

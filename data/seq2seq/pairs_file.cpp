@@ -119,10 +119,9 @@ std::string PairsFile::text() const {
 std::string PairsFile::note() const {
     std::string all;
     if (counts.cut_sources + counts.cut_targets)
-        all += formatted(
-            "; %s cut to %d tokens and %s to %d (%s; a larger --seq-len keeps more, --too-long drop leaves them out)",
-            counted(counts.cut_sources, "source").c_str(), o.source_S, counted(counts.cut_targets, "target").c_str(),
-            o.S, counted(counts.cut_tokens, "token").c_str());
+        all += formatted("; %s cut to %d tokens and %s to %d (%s; %s)", counted(counts.cut_sources, "source").c_str(),
+                         o.source_S, counted(counts.cut_targets, "target").c_str(), o.S,
+                         counted(counts.cut_tokens, "token").c_str(), o.advice.c_str());
     if (counts.dropped)
         all += formatted("; %s left out, with a source of more than %d tokens or a target of more than %d",
                          counted(counts.dropped, "pair").c_str(), o.source_S, o.S);

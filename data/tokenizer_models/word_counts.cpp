@@ -92,13 +92,22 @@ Result<Tokenizer> train_tokenizer(const TokenizerTraining& training) {
     if (training.added.empty()) return TRAIN[size_t(training.kind)](training);
     TokenizerTraining learnt = training;
     learnt.vocab -= int(training.added.size());
-    Vocabulary v = TRY(TRAIN[size_t(training.kind)](learnt)).vocabulary();
+    Result<Tokenizer> without = TRAIN[size_t(training.kind)](learnt);
+    if (!without.ok())
+        return fail(without.status.code, "%s (%zu special tokens besides)", without.status.message.c_str(),
+                    training.added.size());
+    Vocabulary v = without.value.vocabulary();
     for (const std::string& name : training.added) {
+        if (name.empty()) return fail(Exit::usage, "special token: expected a name, found an empty one");
         if (std::find(v.tokens.begin(), v.tokens.end(), name) != v.tokens.end())
             return fail(Exit::usage, "special token %s: expected a name that is no token, found one", name.c_str());
         v.added.push_back({.id = int(v.tokens.size()), .special = true});
         v.tokens.push_back(name);
         if (!v.scores.empty()) v.scores.push_back(0);
     }
-    return Tokenizer(std::move(v));
+    Tokenizer all(std::move(v));
+    // In a file bytes have names, too, which another token's name may equal.
+    if (const Status s = Tokenizer::parse(all.to_json(), "the tokenizer").status; !s.ok())
+        return fail(Exit::usage, "special tokens: expected other names: %s", s.message.c_str());
+    return all;
 }

@@ -145,23 +145,25 @@ Status eval_pairs(EvalOptions o) {
     o.model_options.gives_source = true;
     TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {
         const int S = o.seq_len ? o.seq_len : c.default_length();
-        return Capacity{.B = o.batch ? o.batch : 8, .S = S, .source = S};
+        return Capacity{.B = o.batch ? o.batch : 8, .S = S, .source = o.source_len ? o.source_len : S};
     }));
     TRY(check_length(o.model_options, m.model->c, o.seq_len));
     TRY(check_tokenizer(m));
     Model& g = *m.model;
-    const int S = g.plan.S, pad = std::max(0, m.tokenizer.vocabulary().pad);
+    if (o.source_len > g.c.T)
+        return fail(Exit::usage, "--source-len %d: the model's context has %d positions", o.source_len, g.c.T);
+    const int S = g.plan.S, source_S = g.plan.source, pad = std::max(0, m.tokenizer.vocabulary().pad);
     const auto file = TRY(PairsFile::read({.pattern = o.pairs,
                                            .flag = "--pairs",
                                            .target_texts = true,
-                                           .source_S = S,
+                                           .source_S = source_S,
                                            .S = S,
                                            .vocab = g.c.V,
                                            .pad = pad},
                                           m.tokenizer));
     if (!file->note().empty()) Progress().note("note: --pairs: " + file->items() + file->note());
     const Seq2Seq seq2seq =
-        TRY(Seq2Seq::make({.source_S = S, .S = S, .start = g.c.decoder_start, .pad = pad}, m.tokenizer));
+        TRY(Seq2Seq::make({.source_S = source_S, .S = S, .start = g.c.decoder_start, .pad = pad}, m.tokenizer));
     const double start = now_seconds();
     Loader loader = TRY(Loader::open(
         file, {.B = g.plan.B, .S = seq2seq.width(), .vocab = g.c.V, .shuffle = false, .group = Seq2Seq::GROUP}));

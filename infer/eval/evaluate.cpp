@@ -69,6 +69,7 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
     loader.seek({0, 0});
     const int64_t windows = loader.samples();
     const int ring = model.plan.cp;    // ranks that have parts of the same windows
+    CHECK(!each || ring == 1, "a ring of %d", ring);
     const int rank = coordinator ? coordinator->rank() / ring : 0,
               ranks = coordinator ? coordinator->ranks() / ring : 1;
     std::vector<int> tokens(size_t(B) * size_t(width)), targets(tokens.size());

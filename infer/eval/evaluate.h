@@ -22,7 +22,8 @@ std::string gather_batches(const std::string& mine, int64_t samples, int B, size
 // S tokens. Losses are summed in the loader's order, so B and the number of ranks change the result
 // only through the matrix products' rounding. With a `coordinator`, the ranks split the batches as
 // their loaders do. The objective draws its random numbers by a window's index in the epoch.
-// `progress` and `each` may be empty; `each` receives every batch's losses and targets (rows,S).
+// `progress` and `each` may be empty; `each` receives every batch's losses and targets (rows,S),
+// and excludes rings (Plan::cp).
 typedef std::function<void(int64_t done, int64_t windows)> EvaluationProgress;
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const EvaluationProgress& progress = {}, Coordinator* coordinator = nullptr,
@@ -33,7 +34,7 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
 typedef std::function<std::vector<int>(int64_t first, int rows, std::vector<int>& tokens, std::vector<int>& targets,
                                        const std::vector<std::vector<Text>>& texts)>
     UploadRows;
-// The same for any batches. width: tokens of a loader's row.
+// evaluate() for batches that `upload` makes. width: tokens of a loader's row.
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int width,
                             const EvaluationProgress& progress, Coordinator* coordinator, const UploadRows& upload,
                             const std::function<void(int rows, const float* losses, const int* targets)>& each = {});
