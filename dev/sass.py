@@ -87,9 +87,11 @@ def read_table():
 # Kernels that may use the stack in their loops, with the bytes that they may take, and what for.
 STACK = [
     (r"attention/sm80\S* \w+<\d+, (true, )+", 136, "caps, slopes, spans or dropout"),
+    (r"attention/simt_backward dq_kernel<\w+, 64, true, true>", 288, "also the spans of a two-sided pattern"),
     (r"attention/simt\S* ", 200, "streams of keys, and dropout's function"),
     (r"attention/cached\w* \w+<(bf16, fp8|float, bf16), 1, 32", 24, "heads wider than 128"),
-    (r"attention/cached decode_kernel<bf16, bf16, 4, 8, 8, 4, true, As", 40, "four queries with caps in 168 registers"),
+    (r"attention/cached decode_kernel<bf16, bf16, 4, 8, 8, 4, true, As", 120, "four queries with caps in 168 registers"),
+    (r"attention/recurrent features_backward_kernel", 24, "addresses of rows that its loop over channels needs"),
     (r"attention/sm90_backward \w+<(32|64), true>", 16, "caps and slopes: three registers a tile"),
     (r"rope rope_backward_\w+<.*QkNorm\)[12]", 8, "QK-norm: a register"),
 ]

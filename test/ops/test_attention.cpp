@@ -174,6 +174,7 @@ TEST_CASE("attention: patterns within spans against the reference") {
     shapes.push_back({1, 600, patterned({1, 1, 16, 30}, 9, 40), 200, TrueSpans::all});
     shapes.push_back({1, 130, patterned(shaped({4, 2, 20, 20}, 0.3f, 2, true), 5, 3), whole, TrueSpans::all});
     shapes.push_back({8, 130, patterned({4, 4, 32, 20}, 3, 2), whole, TrueSpans::all});
+    shapes.push_back({1, 130, patterned({2, 1, 128, 20}, 5, 3), whole, TrueSpans::all});
     shapes.push_back({2, 130, dropping(patterned({2, 1, 20, 7}, 3, 9), 0.3f), whole, TrueSpans::all});
     shapes.push_back({1, 290, dropping(patterned({1, 1, 64, 20}, 1, 5), 0.3f), 70, TrueSpans::all});
     both_ways(shapes);

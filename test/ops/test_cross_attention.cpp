@@ -163,7 +163,10 @@ TEST_CASE("cross-attention: a cached source equals the whole one") {
                 EXPECT(check_cross_attention_cached(op, 3, S, source, {4, 2, 32}));
                 EXPECT(check_cross_attention_cached(op, 1, S, source, {3, 1, 20}));
             }
-        EXPECT(check_cross_attention_cached(op, 2, 1, 90, shaped({2, 2, 64}, 0.3f, 2)));
+        for (const Heads& h : {Heads{2, 2, 64}, {4, 2, 64}, {4, 1, 64}, {2, 2, 264}, {2, 1, 18}}) {
+            EXPECT(check_cross_attention_cached(op, 2, 1, 90, h));
+            EXPECT(check_cross_attention_cached(op, 2, 1, 90, shaped(h, 0.3f, 2)));
+        }
         for (Element type : {Element::bf16, Element::fp8, Element::int8}) {
             EXPECT(check_cross_attention_cached(op, 3, 1, 130, {4, 2, 64}, type));
             EXPECT(check_cross_attention_cached(op, 3, 30, 130, {4, 2, 64}, type));
