@@ -138,11 +138,10 @@ std::string shown(const SampleOptions& o, const Sample& sample, const std::strin
 }
 
 // Generates and prints samples: a single sample as it is generated, several samples in order.
-// first: index of the first of these prompts, or of their source, among `count`.
 Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOptions options,
-                     const std::vector<std::string>& prompts, int first, size_t count) {
+                     const std::vector<std::string>& prompts) {
     const int64_t all = int64_t(prompts.size()) * o.num;
-    const bool terminal = isatty(STDOUT_FILENO), stream = all == 1 && count == 1 && !o.json;
+    const bool terminal = isatty(STDOUT_FILENO), stream = all == 1 && !o.json;
     auto put = [&](std::string_view text) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
@@ -164,9 +163,7 @@ Status write_samples(const SampleOptions& o, const LoadedModel& m, GenerationOpt
         options.each = [&](const Sample& sample) {
             if (terminal) countdown.progress.clear();
             cut += sample.finish_reason == std::string("length");
-            Sample numbered = sample;
-            numbered.number += first * o.num;
-            return begun = true, put(shown(o, numbered, prompts[size_t(sample.number / o.num)], m.tokenizer));
+            return begun = true, put(shown(o, sample, prompts[size_t(sample.number / o.num)], m.tokenizer));
         };
     if (all > options.batch) options.progress = std::ref(countdown);
     const double start = now_seconds();
@@ -199,8 +196,9 @@ std::vector<int> encode_prompt(const Tokenizer& tokenizer, const std::string& pr
     append(ids, tokenizer.encode(prompt));
     return ids;
 }
-// Generates texts of an encoder-decoder for each source.
-Status write_answers(const SampleOptions& o, const LoadedModel& m, GenerationOptions options) {
+
+// Encodes the sources, of which an encoder-decoder writes texts.
+Status add_sources(const SampleOptions& o, const LoadedModel& m, GenerationOptions& options) {
     for (const std::string& text : o.source) {
         if (text.empty()) return fail(Exit::usage, "--source: expected a text, found an empty one");
         const int most = m.model->plan.source;
@@ -209,13 +207,6 @@ Status write_answers(const SampleOptions& o, const LoadedModel& m, GenerationOpt
         options.prompts.push_back({m.model->c.decoder_start});
         if (length > size_t(most))
             Progress().note(formatted("note: the source has %zu tokens: only %d are read", length, most));
-    }
-    const std::vector<std::string> shown = o.json ? o.source : std::vector<std::string>(o.source.size());
-    if (!o.search.beams) return write_samples(o, m, std::move(options), shown, 0, 1);
-    for (size_t i = 0; i < shown.size(); i++) {    // a search has one source
-        GenerationOptions one = options;
-        one.prompts = {options.prompts[i]}, one.sources = {options.sources[i]};
-        TRY(write_samples(o, m, std::move(one), {shown[i]}, int(i), shown.size()));
     }
     return {};
 }
@@ -279,7 +270,9 @@ Status sample(SampleOptions o) {
     options.end_of_text = !o.ignore_end;
     options.logprobs = o.logprobs;
     if (!o.ignore_end) append(options.stop, m.generation.stop);
-    return by_source ? write_answers(o, m, options) : write_samples(o, m, std::move(options), prompts, 0, 1);
+    if (!by_source) return write_samples(o, m, std::move(options), prompts);
+    TRY(add_sources(o, m, options));
+    return write_samples(o, m, std::move(options), o.json ? prompts : std::vector<std::string>(prompts.size()));
 }
 
 // ---- chat ---------------------------------------------------------------------------------------

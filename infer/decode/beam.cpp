@@ -28,7 +28,7 @@ class Search {
           sequences(model) {
         if (options.end_of_text) ends = ends_of_text(tokenizer);
     }
-    Status open(const std::vector<int>& prompt);
+    Status open(const std::vector<int>& prompt, const std::vector<int>* source);
     Result<std::vector<Beam>> run();    // best beam first; exit 6: non-finite logits
 
   private:
@@ -51,8 +51,9 @@ class Search {
     std::vector<float> logits;    // (beams,V)
 };
 
-// Allocates the cache, prefills the prompt and computes its last logits.
-Status Search::open(const std::vector<int>& prompt) {
+// Allocates the cache, prefills the prompt and computes its last logits. source: null without an
+// encoder.
+Status Search::open(const std::vector<int>& prompt, const std::vector<int>* source) {
     const int all = int(prompt.size());
     tokens = options.tokens;
     CacheLimits limits = TRY(cache_limits(model.c, options.cache, int64_t(all) + tokens));
@@ -71,9 +72,9 @@ Status Search::open(const std::vector<int>& prompt) {
                          limits.evicts, limits.sinks, 0, limits.lossless};
     const int shared = all / Pages::SIZE;
     if (!limits.evicts) kind.pages = shared + beam_options.beams * (pages_for(all + tokens) - shared + 1);
-    if (model.encoder) kind.source = int(options.sources[0].size());
+    if (source) kind.source = int(source->size());
     TRY(sequences.open(2 * beam_options.beams, limits.positions, kind));
-    if (model.encoder) sequences.read_source(0, options.sources[0]);
+    if (source) sequences.read_source(0, *source);
     logits.resize(size_t(beam_options.beams) * size_t(model.c.V));
     sequences.prefill({0}, {prompt}, logits.data());
     return {};
@@ -162,9 +163,9 @@ Result<GenerationResult> beam_search(Model& model, const Tokenizer& tokenizer, c
           beam_options.beams);
     GenerationResult out;
     const std::vector<int> ends = options.end_of_text ? ends_of_text(tokenizer) : std::vector<int>{};
-    for (const std::vector<int>& prompt : options.prompts) {
+    for (size_t i = 0; i < options.prompts.size(); i++) {
         Search search(model, tokenizer, options, beam_options);
-        TRY(search.open(prompt));
+        TRY(search.open(options.prompts[i], model.encoder ? &options.sources[i] : nullptr));
         std::vector<Beam> best = TRY(search.run());
         best.resize(size_t(options.num));    // a tiny vocabulary may give fewer: empty texts
         for (const Beam& beam : best) {
