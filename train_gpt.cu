@@ -427,20 +427,13 @@ Status Trainer::validate_and_sample() {
     return done;
 }
 
-// Rank 0's loss decides for all ranks, because a GPU may choose other algorithms on another one.
-double Trainer::of_rank_0(double value) {
-    if (!ranks.coordinator) return value;
-    const std::string bytes = ranks.coordinator->broadcast({reinterpret_cast<const char*>(&value), sizeof value});
-    memcpy(&value, bytes.data(), sizeof value);
-    return value;
-}
 Status Trainer::validate() {
     const double began = now_seconds();
     auto show = [&](int64_t done, int64_t windows) {
         const double seconds = now_seconds() - began;
         if (seconds > 2) progress.line(countdown_text("validation", "windows", done, windows, seconds));
     };
-    const double mean = of_rank_0(TRY(loss->validate(show)));
+    const double mean = TRY(loss->validate(show));
     // The next best is one that is better than the best with a checkpoint.
     if (o.keep_best && state.best_step == save_step) (void)end_save();
     const bool better = mean < state.best_loss;    // false unless finite

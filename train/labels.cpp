@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "model/families/families.h"
 
@@ -138,9 +139,14 @@ Status Trainer::load_below_head() {
 double LabelLoss::of_guess() const {
     return t.config.predicts_values() ? double(INFINITY) : std::log(double(t.config.outputs()));
 }
-// Every rank scores all texts: the scores need all guesses.
+// Every rank scores all texts, because the scores need all guesses. Rank 0's loss counts, as a GPU
+// may choose other algorithms on another rank.
 Result<double> LabelLoss::validate(const Show&) {
     scores = score_labels(*t.device.model, static_cast<const LabelSource&>(*t.val_source).texts);
+    if (!t.ranks.coordinator) return scores.loss;
+    const std::string first =
+        t.ranks.coordinator->broadcast({reinterpret_cast<const char*>(&scores.loss), sizeof scores.loss});
+    memcpy(&scores.loss, first.data(), sizeof scores.loss);
     return scores.loss;
 }
 std::string labels_text(const Trainer& t) {

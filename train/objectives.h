@@ -49,7 +49,8 @@ class StepLoss {
     // Adds what a run with batches of B sequences holds beside the model.
     virtual Status add_memory(std::vector<MemoryRow>&, int) const { return {}; }
     virtual Status sync() { return {}; }    // flushes files on which a checkpoint relies
-    // Returns the loss on the validation data. `show`: receives finished and all windows.
+    // Returns the loss on the validation data, equal on all ranks, because it decides on the best
+    // checkpoint. `show`: receives finished and all windows.
     typedef std::function<void(int64_t done, int64_t windows)> Show;
     virtual Result<double> validate(const Show& show) = 0;
     virtual void add_validation(Json&) const {}    // metrics besides the loss

@@ -303,7 +303,6 @@ struct Trainer {
     void end_row();    // with extra_metrics
     Status validate_and_sample();
     Status validate();
-    double of_rank_0(double value);
     bool has_room_for_copy();
     Status save(bool wait);
     Status save_failed(const Status& s);
