@@ -85,7 +85,6 @@ struct ObjectiveRow {
     const char *noun, *settings;    // what the files hold; options that decide which tokens are learnt
     int sequences;                  // sequences in a sample; 0: Trainer::sequences
     bool weighted;                  // Plan::weighted: the loss is one of whole sequences
-    Seq2SeqKind pair;               // what an encoder-decoder's pairs are made of
     Status (Trainer::*choose)();    // once the model is known: checks options, finds the chat template
     // Reads a file of lines into memory; null: shards.
     Result<std::shared_ptr<LineSource>> (Trainer::*read)(const std::string& pattern, const std::string& flag);
@@ -93,6 +92,7 @@ struct ObjectiveRow {
     Status (Trainer::*preview)() const;
     std::string (*text)(const Trainer& t);    // for --dry-run; "": plain
     std::unique_ptr<StepLoss> (*loss)(Trainer& t);
+    Seq2SeqKind pair = Seq2SeqKind::pairs;    // what an encoder-decoder's pairs are made of
 };
 // The row that the options choose. With shards, the name of an objective decides, or the model's
 // mask if it is auto.
