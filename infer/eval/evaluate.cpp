@@ -49,7 +49,7 @@ std::string gather_batches(const std::string& mine, int64_t samples, int B, size
 
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const EvaluationProgress& progress, Coordinator* coordinator, const Objective& objective,
-                            const std::function<void(int rows, const float* losses, const int* targets)>& each) {
+                            const EachBatch& each) {
     auto upload = [&](int64_t first, int rows, std::vector<int>& tokens, std::vector<int>& targets,
                       const std::vector<std::vector<Text>>& texts) {
         const bool cut = objective.is_plain_causal() && model.op.on_host() && model.plan.cp == 1;
@@ -65,7 +65,7 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
 
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int width,
                             const EvaluationProgress& progress, Coordinator* coordinator, const UploadRows& upload,
-                            const std::function<void(int rows, const float* losses, const int* targets)>& each) {
+                            const EachBatch& each) {
     loader.seek({0, 0});
     const int64_t windows = loader.samples();
     const int ring = model.plan.cp;    // ranks that have parts of the same windows

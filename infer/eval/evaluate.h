@@ -18,17 +18,17 @@ struct Evaluation {
 // then has as many parts, in the order of the ranks.
 std::string gather_batches(const std::string& mine, int64_t samples, int B, size_t sample_bytes,
                            Coordinator& coordinator, int ring = 1);
+typedef std::function<void(int64_t done, int64_t windows)> EvaluationProgress;
+// Receives a batch's losses and targets (rows,S).
+typedef std::function<void(int rows, const float* losses, const int* targets)> EachBatch;
 // Returns the mean loss over every window of the loader's epoch, in forward passes of B windows of
 // S tokens. Losses are summed in the loader's order, so B and the number of ranks change the result
 // only through the matrix products' rounding. With a `coordinator`, the ranks split the batches as
 // their loaders do. The objective draws its random numbers by a window's index in the epoch.
-// `progress` and `each` may be empty; `each` receives every batch's losses and targets (rows,S),
-// and excludes rings (Plan::cp).
-typedef std::function<void(int64_t done, int64_t windows)> EvaluationProgress;
+// `progress` and `each` may be empty; `each` excludes rings (Plan::cp).
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const EvaluationProgress& progress = {}, Coordinator* coordinator = nullptr,
-                            const Objective& objective = {},
-                            const std::function<void(int rows, const float* losses, const int* targets)>& each = {});
+                            const Objective& objective = {}, const EachBatch& each = {});
 // Makes a batch of the loader's rows and uploads it to the model. `first`: number of the first row
 // in the epoch. Returns the batch's targets (rows,S), of any S up to the model's.
 typedef std::function<std::vector<int>(int64_t first, int rows, std::vector<int>& tokens, std::vector<int>& targets,
@@ -37,4 +37,4 @@ typedef std::function<std::vector<int>(int64_t first, int rows, std::vector<int>
 // evaluate() for batches that `upload` makes. width: tokens of a loader's row.
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int width,
                             const EvaluationProgress& progress, Coordinator* coordinator, const UploadRows& upload,
-                            const std::function<void(int rows, const float* losses, const int* targets)>& each = {});
+                            const EachBatch& each = {});
