@@ -198,23 +198,23 @@ Status check_size(const WordCounts& counts) {
 }    // namespace
 
 Result<Tokenizer> bpe_train(const TokenizerTraining& training) {
-    int64_t fixed = 256 + int64_t(training.special.size());
-    if (training.vocab <= fixed || training.vocab > MAX_VOCAB)
-        return fail(Exit::usage, "vocabulary: expected %lld (bytes and special tokens) < size <= %d, found %d",
-                    (long long)fixed, MAX_VOCAB, training.vocab);
+    constexpr int FIXED = 256 + 1;
+    if (training.vocab <= FIXED || training.vocab > MAX_VOCAB)
+        return fail(Exit::usage, "vocabulary: expected %d (bytes and <|endoftext|>) < size <= %d, found %d", FIXED,
+                    MAX_VOCAB, training.vocab);
     Vocabulary plain;
     plain.pattern = training.pattern;
     WordCounts counts = TRY(count_words(training, plain));
     TRY(check_size(counts));
     Merger merger(counts);
     WordCounts().swap(counts);
-    auto wanted = int64_t(training.vocab) - fixed;
+    const int64_t wanted = training.vocab - FIXED;
     std::vector<std::pair<int, int>> merges;
     for (std::pair<int, int> m; int64_t(merges.size()) < wanted && merger.step(m);) {
         merges.push_back(m);
         if (training.progress) training.progress("merge", int64_t(merges.size()), wanted);
     }
-    return Tokenizer::from_merges(merges, training.pattern, training.special);
+    return Tokenizer::from_merges(merges, training.pattern, {"<|endoftext|>"});
 }
 
 Result<Tokenizer> wordpiece_train(const TokenizerTraining& training) {

@@ -115,7 +115,7 @@ Status train_tokenizer(const TrainOptions& o) {
         if (o.kind == row.name) training.kind = row.kind;
     training.cased = o.cased;
     training.vocab = o.vocab;
-    training.added = o.special;
+    training.special = o.special;
     training.most_bytes = int64_t(o.words) << 20;
     for (const PatternRow& row : pattern_rows())
         if (o.pattern == row.name) training.pattern = row.pattern;

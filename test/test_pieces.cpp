@@ -303,7 +303,7 @@ TEST_CASE("pieces: further special tokens are the last ones of a trained vocabul
     const std::vector<std::string> lines = cases()["corpus"];
     for (const ModelKind kind : {ModelKind::bpe, ModelKind::wordpiece, ModelKind::unigram}) {
         TokenizerTraining t = training(kind, 300, lines);
-        t.added = {"<mask>", "<extra_id_0>", "<extra_id_1>"};
+        t.special = {"<mask>", "<extra_id_0>", "<extra_id_1>"};
         const Result<Tokenizer> trained = train_tokenizer(t);
         REQUIRE_MESSAGE(trained.ok(), trained.status.message);
         const Tokenizer read = parse_tokenizer(trained.value.to_json());
@@ -317,13 +317,13 @@ TEST_CASE("pieces: further special tokens are the last ones of a trained vocabul
         }
         CHECK(read.fingerprint() == trained.value.fingerprint());
         TokenizerTraining twice = training(kind, 300, lines);
-        twice.added = {"<mask>", "<mask>"};
+        twice.special = {"<mask>", "<mask>"};
         CHECK(train_tokenizer(twice).status.code == Exit::usage);
         TokenizerTraining nameless = training(kind, 300, lines);
-        nameless.added = {""};
+        nameless.special = {""};
         CHECK(train_tokenizer(nameless).status.code == Exit::usage);
     }
     TokenizerTraining spelled = training(ModelKind::bpe, 300, lines);    // byte E9's name in files
-    spelled.added = {"\u00e9"};
+    spelled.special = {"\u00e9"};
     CHECK(train_tokenizer(spelled).status.code == Exit::usage);
 }

@@ -15,11 +15,11 @@
 struct TokenizerTraining {
     ModelKind kind = ModelKind::bpe;
     int vocab = 4096;
-    Pattern pattern = Pattern::gpt2;                         // BPE
-    std::vector<std::string> special = {"<|endoftext|>"};    // BPE
-    bool cased = false;                                      // WordPiece: keeps capitals and accents
-    // Further special tokens, with the vocabulary's last ids: T5's sentinels, BART's <mask>.
-    std::vector<std::string> added = {};
+    Pattern pattern = Pattern::gpt2;    // BPE
+    bool cased = false;                 // WordPiece: keeps capitals and accents
+    // Special tokens besides the kind's, with the vocabulary's last ids: T5's sentinels, BART's
+    // <mask>.
+    std::vector<std::string> special = {};
     std::function<Result<bool>(std::string& text)> read;
     int64_t most_bytes = 64 << 20;    // limit for the bytes of all distinct words
     std::function<void(const char* phase, int64_t done, int64_t total)> progress;
@@ -27,9 +27,9 @@ struct TokenizerTraining {
 size_t training_cut(const TokenizerTraining& training, std::string_view text, size_t limit);
 
 // Learns a vocabulary of the kind. The result is equal for any number of threads. Exit 2: vocab
-// out of range, or a name of `added` is a token already; 3: no text; else what read() returns.
-//   bpe        256 bytes, merges and special tokens; ends early if no pair occurs twice. Each
-//              merge takes the most frequent pair, of equally frequent ones the lowest pair of ids.
+// out of range, or a name of `special` is a token already; 3: no text; else what read() returns.
+//   bpe        256 bytes, merges and <|endoftext|>; ends early if no pair occurs twice. Each merge
+//              takes the most frequent pair, of equally frequent ones the lowest pair of ids.
 //   wordpiece  [PAD], [UNK], [CLS], [SEP], [MASK], the 1000 most frequent characters, each also
 //              with "##" where it occurs within a word, and merges of these by the rule of bpe.
 //              The text is normalized and split as BERT's.

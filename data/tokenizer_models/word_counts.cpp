@@ -89,15 +89,15 @@ std::vector<std::string_view> characters_of(std::string_view word) {
 
 Result<Tokenizer> train_tokenizer(const TokenizerTraining& training) {
     constexpr Result<Tokenizer> (*TRAIN[])(const TokenizerTraining&) = {bpe_train, wordpiece_train, unigram_train};
-    if (training.added.empty()) return TRAIN[size_t(training.kind)](training);
+    if (training.special.empty()) return TRAIN[size_t(training.kind)](training);
     TokenizerTraining learnt = training;
-    learnt.vocab -= int(training.added.size());
+    learnt.vocab -= int(training.special.size());
     Result<Tokenizer> without = TRAIN[size_t(training.kind)](learnt);
     if (!without.ok())
         return fail(without.status.code, "%s (%zu special tokens besides)", without.status.message.c_str(),
-                    training.added.size());
+                    training.special.size());
     Vocabulary v = without.value.vocabulary();
-    for (const std::string& name : training.added) {
+    for (const std::string& name : training.special) {
         if (name.empty()) return fail(Exit::usage, "special token: expected a name, found an empty one");
         if (std::find(v.tokens.begin(), v.tokens.end(), name) != v.tokens.end())
             return fail(Exit::usage, "special token %s: expected a name that is no token, found one", name.c_str());
