@@ -123,9 +123,7 @@ TEST_CASE("seq2seq: a batch is as long as its longest source and target") {
     const std::string path = write_pairs({{"aaaaa", "b"}, {"a", "bbbbbbbbb"}, {"aaaaaaaaaaaaaaaa", "bbbbbbbb"}});
     const PairsFileOptions o = {.source_S = 64, .S = 20, .pad = 9};
     auto file = read(path, t, o).take();
-    CHECK(file->longest_source() == 17);    // with the end token
-    CHECK(file->longest_target() == 10);
-    CHECK(file->longest() == 17);
+    CHECK(file->longest() == 17);    // with the end token
     const Seq2Seq s = made({.source_S = 64, .S = 20, .start = 7, .pad = 9}, t);
     Loader l = Loader::open(file, {.B = 2, .S = s.width(), .vocab = 257, .shuffle = false}).take();
     const Rows rows = next(l, 2, s.width());
@@ -140,11 +138,13 @@ TEST_CASE("seq2seq: a batch is as long as its longest source and target") {
     CHECK(whole.source_S == 64);
     CHECK(whole.S == 20);
     const uint64_t before = file->fingerprint();
-    PairsFile shorter = *file;
-    shorter.shorten(17, 10);
+    auto limited = [&](int source_S, int S) { return *read(path, t, {.source_S = source_S, .S = S, .pad = 9}).take(); };
+    PairsFile shorter = limited(17, 10);
     CHECK(shorter.fingerprint() != before);
-    PairsFile longer = *file;    // targets may be longer than sources
-    longer.shorten(17, 30);
+    PairsFile equal = *file;
+    equal.shorten(20);
+    CHECK(equal.fingerprint() == limited(20, 20).fingerprint());
+    const PairsFile longer = limited(17, 30);    // targets may be longer than sources
     const Seq2Seq wide = made({.source_S = 17, .S = 30, .start = 7, .pad = 9}, t);
     CHECK(wide.width() == 30);
     std::vector<int> row(30), row_targets(30);
@@ -153,9 +153,7 @@ TEST_CASE("seq2seq: a batch is as long as its longest source and target") {
     const Seq2SeqBatch padded = wide.batch(0, row.data(), row_targets.data(), {row_texts}, 1, false);
     CHECK(padded.source_lengths == std::vector<int>{17});
     CHECK(std::ranges::count(padded.targets, -1) == 30 - 9);
-    PairsFile less_source = *file;
-    less_source.shorten(17, 20);
-    CHECK(less_source.fingerprint() != before);
+    CHECK(limited(17, 20).fingerprint() != before);
     const Rows last = next(l, 2, s.width());    // a source of 17 tokens, rounded up
     CHECK(s.batch(0, last.tokens.data(), last.targets.data(), last.texts, 1, true).source_S == 24);
     std::vector<int> tokens(17), targets(17);

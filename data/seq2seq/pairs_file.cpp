@@ -74,20 +74,14 @@ SequencePair PairsFile::pair(int64_t i) const {
     const auto source = ids.begin() + begins[size_t(2 * i)], target = source + length_of(2 * i);
     return {{source, target}, {target, target + length_of(2 * i + 1)}};
 }
-int PairsFile::longest_source() const {
+int PairsFile::longest() const {
     int most = 0;
-    for (int64_t i = 0; i < samples(); i++) most = std::max(most, length_of(2 * i));
+    for (int64_t i = 0; i < int64_t(begins.size()); i++) most = std::max(most, length_of(i));
     return most;
 }
-int PairsFile::longest() const { return std::max(longest_source(), longest_target()); }
-int PairsFile::longest_target() const {
-    int most = 0;
-    for (int64_t i = 0; i < samples(); i++) most = std::max(most, length_of(2 * i + 1));
-    return most;
-}
-void PairsFile::shorten(int source_length, int target_length) {
-    CHECK(longest_source() <= source_length && longest_target() <= target_length);
-    o.source_S = source_length, o.S = target_length;
+void PairsFile::shorten(int length) {
+    CHECK(longest() <= length, "%d", longest());
+    o.source_S = o.S = length;
 }
 
 Status PairsFile::read(int64_t sample, int* tokens, int* targets, std::vector<Text>* texts) const {

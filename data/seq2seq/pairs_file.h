@@ -31,11 +31,8 @@ class PairsFile : public LineSource {
     // first line that is wrong, or no pair is left.
     static Result<std::shared_ptr<PairsFile>> read(const PairsFileOptions& options, const Tokenizer& tokenizer);
     SequencePair pair(int64_t i) const;
-    int longest() const override;    // source or target
-    int longest_source() const;
-    int longest_target() const;
-    void shorten(int length) override { shorten(length, length); }
-    void shorten(int source_length, int target_length);    // none exceeds these
+    int longest() const override;         // source or target
+    void shorten(int length) override;    // none exceeds it
     std::string items() const override;
     std::string note() const override;
     int64_t samples() const override { return int64_t(begins.size()) / 2; }
