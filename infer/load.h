@@ -21,7 +21,7 @@ struct LoadedModel {
     std::unique_ptr<Trace> trace;    // null: none
     std::unique_ptr<Model> model;
 };
-// What a command computes with a model's head: scores of tokens, or scores of classes. none: it
+// The scores that a command computes with a model's head: of tokens, or of classes. none: a command
 // uses the states before the head, and the head of an encoder's file is not loaded.
 enum class HeadUse { tokens, classes, none };
 struct ModelOptions {

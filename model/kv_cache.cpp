@@ -213,7 +213,7 @@ Status KvCache::allocate_sources(int most, int count) {
 }
 void KvCache::begin_source(int seq, int length) {
     CHECK(length > 0 && length <= source.positions, "a source of %d", length);
-    // The other sequences have one source less than there are sequences, so that one is free.
+    // A place is free if there are as many sources as sequences, or all sequences share one.
     source.of[size_t(seq)] = -1;
     int free = 0;
     while (std::count(source.of.begin(), source.of.end(), free)) free++;

@@ -102,8 +102,8 @@ struct SampleArgs {
 };
 
 // Keys and values of sources, outputs of an encoder, for the sequences of a KvCache, in the
-// activations' type. Several sequences may attend to one source. encode_source (model/decoder.h)
-// computes it once.
+// activations' type. Several sequences may attend to one source, which encode_source
+// (model/decoder.h) computes once.
 struct SourceCache {
     int positions = 0;                 // room of a source, in whole pages; 0: no encoder
     char* memory = nullptr;            // pages of one layer after the other

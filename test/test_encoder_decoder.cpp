@@ -152,7 +152,8 @@ TEST_CASE("encoder-decoders: greedy texts and beams are those of transformers") 
         second.sources = {{sources.begin() + PairGolden::NS, sources.end() - 5}};
         several.sources = {options.sources[0], second.sources[0], options.sources[0]};
         several.prompts.assign(3, options.prompts[0]);
-        several.num = 2, several.batch = 3;
+        several.num = 2;
+        several.batch = 3;
         const Result<GenerationResult> all = generate(g, bytes, several), one = generate(g, bytes, second);
         REQUIRE_MESSAGE(all.ok(), all.status.message);
         REQUIRE_MESSAGE(one.ok(), one.status.message);

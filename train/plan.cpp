@@ -225,10 +225,13 @@ Status Trainer::choose_batch() {
     if (o.seq_len % o.cp)
         return fail(Exit::usage, "--cp %d, --seq-len %d: expected a multiple of 2 x cp = %d", o.cp, o.seq_len,
                     2 * o.cp);
-    plan.B = o.batch, plan.S = o.seq_len / o.cp, plan.cp = o.cp;
+    plan.B = o.batch;
+    plan.S = o.seq_len / o.cp;
+    plan.cp = o.cp;
     if (config.encoder_layers) {
         seq2seq = TRY(seq2seq_of(uint64_t(o.seed)));
-        plan.S = target_positions(), plan.source = source_length();
+        plan.S = target_positions();
+        plan.source = source_length();
     }
     plan.recompute = o.recompute == "blocks"  ? Recompute::blocks
                      : o.recompute == "cheap" ? Recompute::cheap

@@ -16,7 +16,7 @@ Result<SourceTarget> source_target_parse(std::string_view line, const std::strin
 struct PairsFileOptions {
     std::string pattern = {};    // shard_glob expands it; each file may be compressed
     std::string flag = {};       // option that gave the pattern, for error texts
-    std::string advice = "a larger --seq-len or --source-len keeps more";    // what to do if texts are cut
+    std::string advice = "a larger --seq-len or --source-len keeps more";    // for texts that are cut
     bool drop = false;            // leave out pairs beyond a limit, instead of cutting them
     bool target_texts = false;    // keep them, too, for scores of texts
     int source_S = 0, S = 0;      // limits, with the tokenizer's own tokens

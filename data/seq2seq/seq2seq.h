@@ -56,7 +56,7 @@ class Seq2Seq {
 
     int width() const;    // LoaderConfig::S: tokens of a loader's row
     int target_length() const { return o.S; }
-    std::string summary() const;    // what is drawn, for people; "": pairs
+    std::string summary() const;    // lengths and numbers of draws, for people; "": pairs
     // Targets of n sequences, of which the loader's source counts `given`.
     int64_t targets(int64_t n, int64_t given) const;
     // The pair in a row of the loader. `number`: of the sequence in the run.

@@ -25,7 +25,9 @@ std::vector<Window> gather_windows(const std::vector<Window>& mine, int64_t wind
         for (int r = 0; r < ring; r++)
             for (int64_t i = first; i < std::min(windows, first + B); i++, from++) {
                 Window& to = sums[size_t(i)];
-                to.loss += from->loss, to.bytes += from->bytes, to.targets += from->targets;
+                to.loss += from->loss;
+                to.bytes += from->bytes;
+                to.targets += from->targets;
             }
     return sums;
 }

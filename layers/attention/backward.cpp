@@ -121,7 +121,7 @@ struct WorkItems {
 
 // ---- one tile of queries and keys ---------------------------------------------------------------
 
-// v in lanes whose index at + i is outside of from..to-1, 0 in the others.
+// Returns v in the lanes i for which at + i lies outside of from..to-1, and 0 in the others.
 INLINE vf outside(int at, int from, int to, vf v) { return (lanes() + at < from) | (lanes() + at >= to) ? v : vf{}; }
 
 // A tile: m queries and n keys of a stream. Row r attends to keys first(r)..limit(r)-1.

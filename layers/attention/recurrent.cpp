@@ -9,9 +9,9 @@
 // S + k~^T v, for dk, dv and the gates:
 //   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T
 //   dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
-// with g the gradient of num. Where f(q) . z divides, it is num of one more column of v, of ones.
-// Its column of S is z (in U: dz), and its column of g is h. A chunk ends where a document ends;
-// the next one begins without a state. An item of work is a key/value head of a sequence with its
+// with g the gradient of num. Where f(q) . z divides, f(q) . z is num of one more column of v, of
+// ones: z is that column of S, dz of U, and h of g. A chunk ends where a document ends, and the
+// next chunk begins without a state. An item of work is a key/value head of a sequence with its
 // query heads; its data fit the thread's L2. Bound by FMAs: a position and head cost 4 HS (HS +
 // CHUNK / 2) FLOPs forward and 2.5 times that backward, whatever the length.
 #include "attention_cpu.h"
@@ -138,8 +138,8 @@ void fill_decays(const Workspace& r, const Call& c, int b, int kv, const Chunk& 
     }
 }
 
-// Computes performer's features (layers/ops.h) of the chunk's rows as `to`. x: the head's first row
-// of queries or keys in qkv.
+// Computes performer's features (layers/ops.h) of the chunk's rows as `to`. x: where qkv has the
+// head's first row, of queries or of keys.
 void random_features(float* to, const Workspace& r, const Call& c, const float* x, const Chunk& chunk, bool is_key) {
     const int HS = c.h.HS;
     const float root = __builtin_sqrtf(scale_of(c.h));

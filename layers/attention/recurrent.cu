@@ -503,8 +503,8 @@ template <class T> Launch feature_blocks(const Call<T>& c) {
     return {unsigned(ceil_div(int64_t(c.B) * c.S * (c.h.NH + 2 * c.h.NKV), FEATURE_ROWS)), THREADS,
             size_t(2 * FEATURE_ROWS * c.h.HS + FEATURE_ROWS) * sizeof(float)};
 }
-// Computes performer's features of qkv as f, and returns the call of walks over them. These treat
-// them as elu's, whose numbers n and state have the same form.
+// Computes performer's features of qkv as f, and returns the call of walks over these features.
+// Walks treat such features as elu's, because n and the state have the same form.
 template <class T> Call<float> mapped_call(float* f, const float* g, const T* qkv, int B, int S, Heads h) {
     const Call<T> c = call_of<T>(qkv, nullptr, g, B, S, h);
     launch(features_kernel<T>, feature_blocks(c), f, c, std::sqrt(h.score_scale()));

@@ -49,8 +49,8 @@ EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
 
 // Kernels read keys in streams: first + t * step for t = 0, 1, ... One stream has all keys (`all`):
 // a query attends to those in its window. Other streams have the keys of a sparse pattern: a query
-// attends to those before its window and, if the pattern is two-sided, to those of its span after
-// its window, so that no key counts twice.
+// attends to those before its window and, if the pattern is two-sided, to those behind the window,
+// too, within its span. So no key counts twice.
 struct Stream {
     int first, step, keys;
     bool all;

@@ -38,7 +38,8 @@ Status Ring::check(const Table& op, const Config& c, const Plan& plan) {
 }
 
 void Ring::lay_out(Layout& at, const Config& c, const Plan& plan) {
-    rank = plan.rank % plan.cp, ranks = plan.cp;
+    rank = plan.rank % plan.cp;
+    ranks = plan.cp;
     if (ranks == 1) return;
     at.purpose("attention around the ranks");
     const int64_t N = plan.max_tokens(), queries = N * c.NH * c.HS, keys = N * 2 * c.NKV * c.HS;
@@ -63,7 +64,8 @@ Heads Ring::part_of(const Heads& h, int source, int S) const {
     part_heads.keys = part_heads.queries = nullptr;
     if (source == rank && !h.window && !batch.ring_has_documents()) return part_heads;
     const Batch::RingMask mask = batch.ring_mask(source, h.window > 0);
-    part_heads.keys = mask.keys, part_heads.queries = mask.queries;
+    part_heads.keys = mask.keys;
+    part_heads.queries = mask.queries;
     return part_heads;
 }
 

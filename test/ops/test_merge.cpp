@@ -97,7 +97,9 @@ TEST_CASE("merge: attention to two halves of the keys, some of them hidden, is a
                 }
             }
             Heads other = h;
-            other.source = n, other.keys = keys.data(), other.queries = queries.data();
+            other.source = n;
+            other.keys = keys.data();
+            other.queries = queries.data();
             DualHeads some(op, N, int64_t(B) * n, other);
             Dual<T> kv(op, source), dkv(op, int64_t(source.size()));
             op.cross_attention_forward(part, part_lse, q, kv, B, S, some.device());
