@@ -114,6 +114,26 @@ void Rows::biases() {
     free_all();
 }
 
+// Times attention to another sequence of S positions. It has as many visible pairs as bidirectional
+// attention, a row of attention().
+void Rows::cross_attention() {
+    Heads with = h;
+    with.window = 0;
+    with.alibi = false;
+    with.source = S;
+    const int64_t q_elements = int64_t(N) * with.q_row(), kv_elements = int64_t(N) * with.kv_row();
+    auto q = arrays<Activation>(q_elements), dq = arrays<Activation>(q_elements);
+    auto kv = arrays<Activation>(kv_elements), dkv = arrays<Activation>(kv_elements);
+    auto y = arrays<Input>(int64_t(N) * with.width());
+    auto dy = arrays<Activation>(int64_t(N) * with.width());
+    auto lse = arrays<float>(int64_t(N) * h.NH, 4);
+    if (!dkv[0] || !lse[0]) return bench.short_of_memory("cross_attention");
+    for (int i = 0; i < SETS; i++) op.cross_attention_forward(y[i], lse[i], q[i], kv[i], B, S, with);
+    ROW(cross_attention_forward, "", y[i], lse[i], q[i], kv[i], B, S, with);
+    ROW(cross_attention_backward, "", dq[i], dkv[i], dy[i], y[i], q[i], kv[i], lse[i], B, S, with);
+    free_all();
+}
+
 // Times every kind of linear attention with the model's heads, whatever attention the model has.
 void Rows::recurrences() {
     if (h.HS > 256) return;

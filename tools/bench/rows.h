@@ -126,6 +126,7 @@ struct Rows {
     void rope();
     void biases();
     void experts();
+    void cross_attention();
     void recurrences();
     void head_and_update();
     void sample();
