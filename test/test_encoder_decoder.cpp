@@ -343,3 +343,41 @@ TEST_CASE("encoder-decoders: missing spans are learnt from shards, by ranks and 
     must({"train", "--chat", toy.dir + "/c.jsonl", "--objective", "infilling", "--out", toy.dir + "/n"}, 2,
          "--objective infilling");
 }
+
+// Each target is its source's word, reversed or copied as the source's first word says, of 4 to 12
+// letters: each of its letters is elsewhere in the source.
+TEST_CASE("encoder-decoders: reversing and copying are learnt to 99 % of words that were not seen") {
+    if (!test_long()) SKIP("takes two minutes: make test-long");
+    Toy toy;
+    auto pairs = [&](const std::string& name, int n, uint64_t stream) {
+        std::string lines;
+        for (int i = 0; i < n; i++) {
+            auto draw = [&](int k, uint32_t below) {
+                return philox(7, stream, uint64_t(i) * 16 + uint64_t(k)).v[0] % below;
+            };
+            std::string word(4 + draw(0, 9), ' ');
+            for (size_t k = 0; k < word.size(); k++) word[k] = char('a' + draw(int(k) + 2, 16));
+            const bool reverse = draw(1, 2);
+            const std::string target = reverse ? std::string(word.rbegin(), word.rend()) : word;
+            lines += formatted("{\"source\": \"%s %s\", \"target\": \"%s\"}\n", reverse ? "reverse" : "copy",
+                               word.c_str(), target.c_str());
+        }
+        write_file(toy.dir + "/" + name, lines);
+        return toy.dir + "/" + name;
+    };
+    ProcessOptions options;
+    options.timeout = 1000;
+    const std::string run = toy.dir + "/run";
+    const std::string words = pairs("train.jsonl", 40000, 1);
+    const std::vector<std::string> model = {"--model", "gpt2:d2",    "--layers", "2",       "--encoder-layers",
+                                            "2",       "--channels", "128",      "--heads", "4"};
+    const std::vector<std::string> steps = {"--seq-len", "32", "--batch", "64", "--steps", "1500", "--lr", "1e-3"};
+    const ProcessResult r = run_flatgpt(
+        with(with({"train", "--tokenizer", toy.dir + "/tok.json", "--pairs", words, "--out", run}, model), steps),
+        options);
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    const std::string scores = must({"eval", run, "--pairs", pairs("val.jsonl", 400, 2), "--json"}).out;
+    CAPTURE(scores);
+    CHECK(number(scores, "\"exact_match\":") > 0.99);
+}
