@@ -231,7 +231,7 @@ Status sample(SampleOptions o) {
                                    : int(std::min<int64_t>(all, o.batch ? o.batch
                                                                 : gpu   ? 64
                                                                         : 16));
-            return Capacity{.B = count, .S = 1, .source = c.T};
+            return Capacity{.B = count, .S = 1, .source = c.T, .sources = 1};
         }
         // Prompts are prefilled in chunks of `rows` tokens, counted over all sequences. If the
         // context can become full, its last half may be prefilled again, so `longest` includes that

@@ -89,7 +89,8 @@ Plan plan_for(const Config& c, const Capacity& size) {
             .S = std::min(size.S, c.T),
             .optimizer = nullptr,
             .spans = size.spans,
-            .source = std::min(size.source, c.T)};
+            .source = std::min(size.source, c.T),
+            .sources = size.sources};
 }
 // Allocates the model and reads its weights. pack: uses the CPU's packed layout
 // (layers/quant/packed.h), in the formats of the file, of --quantize or of --dtype.

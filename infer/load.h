@@ -37,7 +37,7 @@ struct Capacity {
     bool spans = false;               // passes use document spans
     RunMode mode = RunMode::infer;    // train: with gradients, but no updates
     bool flat = false;                // fp32 in one buffer; else a CPU may pack weights
-    int source = 0;                   // longest source, for encoder-decoders
+    int source = 0, sources = 0;      // for encoder-decoders, as in Plan
 };
 inline int saturating_rows(bool gpu) { return gpu ? 8192 : 512; }    // tokens per pass that keep the device busy
 

@@ -14,7 +14,7 @@ void Batch::configure(const Plan& plan, const Config& c) {
     window = 0;
     for (int l = 0; l < c.L; l++) window = std::max(window, c.heads(l).window);
     masks.assign(plan.cp > 1 ? size_t(window ? 2 * plan.cp : plan.cp) : 0, false);
-    most_sources = c.encoder_layers ? int64_t(plan.B) * plan.source : 0;
+    most_sources = c.encoder_layers ? int64_t(plan.sources) * plan.source : 0;
 }
 
 // Fills source_keys and source_queries: each query attends to its whole source, and no query

@@ -63,6 +63,7 @@ static void lay_out_training(Layout& at, ParamStore& s, TrainStep& step, const P
 void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     if (asked.ranks == 1 && !store.comm) asked.zero = 0;    // one rank alone has nothing to partition
     if (!asked.source) asked.source = asked.S;
+    if (!asked.sources) asked.sources = asked.B;
     c = config;
     plan = asked;
     tensors = config_tensors(c, plan.ranks);
@@ -96,6 +97,7 @@ void Model::lay_out_encoder(Layout& at) {
     first_bucket = 1 + c.encoder_layers;
     encoder->c = c.encoder();
     encoder->plan = plan;
+    encoder->plan.B = plan.sources;
     encoder->plan.S = plan.source;
     encoder->plan.weighted = false;
     encoder->batch.configure(encoder->plan, encoder->c);

@@ -40,6 +40,7 @@ struct Plan {
     bool weighted = false;           // gradients of positions have factors (Gpt::loss)
     bool first_squares = false;      // measure the gradient of each step's first batch (TrainStep::first_square)
     int source = 0;                  // encoder-decoders: positions of a source, at most; 0: as many as S
+    int sources = 0;                 // encoder-decoders: sources of a pass, at most; 0: B
     int64_t max_tokens() const { return int64_t(B) * S; }
     int whole_S() const { return S * cp; }    // positions of a whole sequence
     // Rings of ranks that have the same sequences: this rank's, and how many there are.
