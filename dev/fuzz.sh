@@ -57,6 +57,10 @@ line '{"tools": [{"name": "f"}], "messages": [{"role": "assistant", "content": n
 line '{"prompt": "q", "completion": "a", "chosen": "b", "rejected": "c", "answer": 4}'
 line '{"prompt": [{"role": "user", "content": "q"}], "chosen": [{"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant", "content": "c"}], "answer": "x"}'
 line '{"system": "s", "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}'
+line '{"source": "reverse a b", "target": "b a"}'
+printf '{"text": "a b", "pair": "c", "label": "yes"}\n{"text": "d", "label": 1}\n' >$out/sample && seed labels $out/sample 1
+printf '{"text": ["a", "b"], "labels": ["O", "X"]}\n' >$out/sample && seed labels $out/sample 2
+printf '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\nc' >$out/sample && seed vocab_txt $out/sample 1
 seed state test/golden/checkpoint_1/state.json 1
 printf 'root ::= "a" x* # b\nx ::= [^a-c\\n]{1,3} | (. "\\u00e9")? | root' >$out/sample && seed grammar $out/sample 1
 printf '{"type": "object", "properties": {"a": {"enum": [1, "b"]}, "c": {"items": {"$ref": "#"}, "maxItems": 3}}, "required": ["a"]}' >$out/sample && seed grammar $out/sample 2

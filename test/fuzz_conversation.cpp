@@ -1,5 +1,7 @@
-// fuzz_conversation.cpp - libFuzzer: the bytes as a line of conversations, of pairs and of prompts,
-// and as a conversation that templates write: tokens or an error.
+// fuzz_conversation.cpp - libFuzzer: the bytes as a line of conversations, of pairs of answers, of
+// sources and targets and of prompts, and as a conversation that templates write: tokens or an
+// error.
+#include "data/seq2seq/pairs_file.h"
 #include "train/pairs.h"
 #include "train/reward/prompts.h"
 
@@ -23,6 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     static const ChatEncoder encoders[] = {encoder_of(SOURCES[0]), encoder_of(SOURCES[1])};
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     plain(pair_parse(text, "fuzz:1").status);
+    plain(source_target_parse(text, "fuzz:1").status);
     plain(prompt_parse(text, "fuzz:1", true).status);
     const Result<Conversation> c = conversation_parse(text, "fuzz:1");
     plain(c.status);
