@@ -101,9 +101,9 @@ struct SampleArgs {
     bool operator==(const SampleArgs&) const = default;
 };
 
-// Keys and values of sources, outputs of an encoder, for the sequences of a KvCache, in the
-// activations' type. Several sequences may attend to one source, which encode_source
-// (model/decoder.h) computes once.
+// Keys and values of cross-attention in every layer, computed from an encoder's outputs, in the
+// activations' type. Each sequence of a KvCache attends to one source, and several may share it:
+// encode_source (model/decoder.h) computes its keys and values once.
 struct SourceCache {
     int positions = 0;                 // room of a source, in whole pages; 0: no encoder
     char* memory = nullptr;            // pages of one layer after the other

@@ -46,8 +46,9 @@ struct Seq2SeqOptions {
 
 class Seq2Seq {
   public:
-    // LoaderConfig::group for pairs. A group is not a step's pairs: their number depends on
-    // options, and a run that is resumed with others would then read the pairs in another order.
+    // Pairs in a group of similar lengths (LoaderConfig::group). It is a constant because the
+    // number of pairs in a step depends on options: a run that is resumed with other options must
+    // still read the pairs in the same order.
     static constexpr int64_t GROUP = 32;
     Seq2Seq() = default;
     // Exit 2: an option is out of range; the tokenizer lacks sentinels, a mask or an end; a limit

@@ -19,7 +19,7 @@ struct Evaluation {
 std::string gather_batches(const std::string& mine, int64_t samples, int B, size_t sample_bytes,
                            Coordinator& coordinator, int ring = 1);
 typedef std::function<void(int64_t done, int64_t windows)> EvaluationProgress;
-// Receives a batch's losses and targets (rows,S).
+// Receives the losses and targets (rows,S) of each batch that this rank computes.
 typedef std::function<void(int rows, const float* losses, const int* targets)> EachBatch;
 // Returns the mean loss over every window of the loader's epoch, in forward passes of B windows of
 // S tokens. Losses are summed in the loader's order, so B and the number of ranks change the result
@@ -29,8 +29,9 @@ typedef std::function<void(int rows, const float* losses, const int* targets)> E
 Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const EvaluationProgress& progress = {}, Coordinator* coordinator = nullptr,
                             const Objective& objective = {}, const EachBatch& each = {});
-// Makes a batch of the loader's rows and uploads it to the model. `first`: number of the first row
-// in the epoch. Returns the batch's targets (rows,S), of any S up to the model's.
+// Uploads `rows` rows of the loader to the model as a batch; `first` is the number of the first row
+// in the epoch. It may overwrite tokens and targets. Returns the batch's targets (rows,S), where S
+// may be any length up to the model's.
 typedef std::function<std::vector<int>(int64_t first, int rows, std::vector<int>& tokens, std::vector<int>& targets,
                                        const std::vector<std::vector<Text>>& texts)>
     UploadRows;

@@ -5,12 +5,11 @@
 
 #include "base/philox.h"
 
-// Returns w (HS,HS), then w transposed. Each row of w is normally distributed, and rows are
-// orthogonal to each other, which makes the scores' variance less than independent rows do
-// (Choromanski et al. 2021, section 3.3): directions are a Gram-Schmidt basis of HS normal rows, a
-// row's length is that of another normal row. All models of a head size share w. It depends on
-// nothing else, so a checkpoint need not hold it, and copies or removals of layers do not change
-// it.
+// Returns w (HS,HS), then w transposed. Each row of w is normally distributed. The rows are
+// orthogonal to each other, so the estimates of scores have less variance than with independent
+// rows (Choromanski et al. 2021, section 3.3): the rows' directions are a Gram-Schmidt basis of HS
+// normal rows, and their lengths are those of HS other normal rows. w depends on HS and the seed
+// alone. So a checkpoint need not hold it, and adding or removing layers does not change it.
 inline std::vector<float> random_features(int HS, uint64_t seed = 0x6661766F72) {    // "favor"
     const size_t n = size_t(HS);
     auto normal = [&](size_t stream, size_t i) { return double(philox_normal(seed, stream, i)); };

@@ -9,11 +9,14 @@
 // S + k~^T v, for dk, dv and the gates:
 //   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T
 //   dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
-// with g the gradient of num. Where f(q) . z divides, f(q) . z is num of one more column of v, of
-// ones: z is that column of S, dz of U, and h of g. A chunk ends where a document ends, and the
-// next chunk begins without a state. An item of work is a key/value head of a sequence with its
-// query heads; its data fit the thread's L2. Bound by FMAs: a position and head cost 4 HS (HS +
-// CHUNK / 2) FLOPs forward and 2.5 times that backward, whatever the length.
+// with g the gradient of num. For elu and performer, b = 0, q~ = f(q), k~ = f(k) and n = 1 / (f(q)
+// . z). The denominator is num of one more column of v, which is all ones: z is this column of S,
+// dz this column of U, and h, the denominator's gradient, this column of g. Performer's f
+// multiplies each row of queries and of keys by w, which takes 2 HS^2 FLOPs more. A chunk ends
+// where a document ends, and the next chunk begins without a state. An item of work is a key/value
+// head of a sequence with its query heads; its data fit the thread's L2. Bound by FMAs: a position
+// and head cost 4 HS (HS + CHUNK / 2) FLOPs forward and 2.5 times that backward, whatever the
+// length.
 #include "attention_cpu.h"
 
 namespace ISA {

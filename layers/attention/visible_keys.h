@@ -18,17 +18,18 @@ EVERYWHERE bool has_pattern(const Heads& h) { return h.global_tokens || h.stride
 EVERYWHERE bool in_pattern(const Heads& h, int key) {
     return key < h.global_tokens || (h.stride && key % h.stride == 0);
 }
-// Whether keys after a query may belong to its pattern, too, and the first queries have no window:
-// in a pattern within spans, which may have keys on both sides.
+// Whether a sparse pattern may have keys after a query's window, too. It may only with spans, which
+// may extend to both sides of a query. The queries of global tokens then have no window.
 EVERYWHERE bool is_two_sided(const Heads& h) { return h.keys && has_pattern(h); }
 // The number of keys below `end` that belong to the pattern.
 EVERYWHERE int pattern_below(const Heads& h, int end) {
     const int global = min_int(h.global_tokens, end);
     return global + (h.stride ? multiples_below(end, h.stride) - multiples_below(global, h.stride) : 0);
 }
-// The keys that the query at position i of sequence b attends to; with a sparse pattern, only those
-// in its window. Positions beyond the last one attend to the last one's keys. Neither end decreases
-// with i, except behind the queries of global tokens. S matters only with spans.
+// The range of keys in the window and the span of the query at position i of sequence b. A sparse
+// pattern's keys beyond the window are not in it. With spans, queries of global tokens have no
+// window, and positions from S on have the span of position S-1. `from` never decreases with i;
+// `to` decreases at most once, at the first query after those of global tokens.
 EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
     if (h.source && !h.keys) return {0, h.source};
     const int window = h.window ? max_int(0, i - h.window + 1) : 0;
@@ -37,8 +38,8 @@ EVERYWHERE Span keys_of(const Heads& h, int S, int b, int i) {
     if (i < h.global_tokens) return span;
     return {max_int(window, span.from), h.window ? min_int(span.to, i + h.window) : span.to};
 }
-// The queries that attend to the key at position j, unless j belongs to the sparse pattern. Without
-// the queries of global tokens, which attend to all keys of their spans.
+// The range of queries that have the key at position j in their window and their span. It lacks
+// those that see the key by a sparse pattern or, as queries of global tokens, without a window.
 EVERYWHERE Span queries_of(const Heads& h, int S, int b, int j) {
     if (h.source && !h.queries) return {0, S};
     const int keys = h.keys_of(S);
@@ -71,8 +72,9 @@ struct Streams {
     }
 };
 
-// The keys of a stream that a query attends to: those that `after` selects, before its window (for
-// the stream of all keys, in it) or after it. Only two-sided patterns have keys after the window.
+// The range of t (Stream::key) of a stream's keys that a query attends to. In the stream of all
+// keys, these are the keys in its window; in a pattern's stream, those before its window or, with
+// `after`, those after it. `after` is only for a pattern's stream, if is_two_sided().
 EVERYWHERE Span visible_in(const Stream& s, const Heads& h, int S, int b, int i, bool after = false) {
     const Span window = keys_of(h, S, b, i);
     if (s.all || !is_two_sided(h)) return s.of(window);
