@@ -147,8 +147,10 @@ struct Comm {
     virtual void broadcast(void* x, int64_t n, Element type, int from) = 0;
     // Passes n elements on in a ring of `ring` successive ranks, the first a multiple of `ring`:
     // sends `from` to the next rank, and receives `to` from the previous one. The arrays do not
-    // overlap. NCCL lacks it.
-    virtual void pass_on(void* to, const void* from, int64_t n, Element type, int ring);
+    // overlap.
+    virtual void pass_on(void* to, const void* from, int64_t n, Element type, int ring) = 0;
+    // Returns the next rank of this rank's ring if `by` is 1, the previous one if it is -1.
+    int neighbour(int ring, int by) const { return rank / ring * ring + (rank % ring + ring + by) % ring; }
     virtual int64_t mark() = 0;
     virtual void join(int64_t mark) = 0;
 };

@@ -163,8 +163,8 @@ struct Job {
     void *out, *x;
     int64_t n;
     Element type, comm_dtype;
-    int from = 0;    // broadcast's sender
-    int ring = 1;    // pass_on's ranks; it sends x and receives out
+    int from = 0;                  // broadcast's sender
+    int next = 0, previous = 0;    // pass_on's ranks; it sends x and receives out
 };
 struct Buffer {
     void* p;
@@ -222,12 +222,10 @@ class CollectiveRunner {
             exchange([&](int) { return bytes(x, n); }, [&](int r) { return bytes(others + r * n, n); });
             sum_rows(x, x, others, n, n, rank, ranks);
         } else if (job.kind == Job::pass_on) {
-            const int first = rank / job.ring * job.ring, at = rank - first;
-            const int next = first + (at + 1) % job.ring, previous = first + (at + job.ring - 1) % job.ring;
             for (int64_t i = 0; i < n; i += LARGEST<T>) {
                 const int64_t size = std::min(LARGEST<T>, n - i);
-                exchange([&](int r) { return bytes(x + i, r == next ? size : 0); },
-                         [&](int r) { return bytes(out + i, r == previous ? size : 0); });
+                exchange([&](int r) { return bytes(x + i, r == job.next ? size : 0); },
+                         [&](int r) { return bytes(out + i, r == job.previous ? size : 0); });
             }
         } else if (job.kind == Job::broadcast) {
             for (int64_t first = 0; first < n; first += LARGEST<T>) {
@@ -345,7 +343,7 @@ class Mpi final : public Comm {
         enqueue({Job::broadcast, nullptr, x, n, type, type, from});
     }
     void pass_on(void* to, const void* from, int64_t n, Element type, int ring) override {
-        enqueue({Job::pass_on, to, const_cast<void*>(from), n, type, type, 0, ring});
+        enqueue({Job::pass_on, to, const_cast<void*>(from), n, type, type, 0, neighbour(ring, 1), neighbour(ring, -1)});
     }
     int64_t mark() override { return enqueued; }
     void join(int64_t mark) override { wait_until(mark); }

@@ -43,7 +43,7 @@ constexpr int MARKS = 1100;
 #define NCCL_FUNCTIONS(X) \
     X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) \
     X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) \
-    X(AllGather) X(Broadcast)
+    X(AllGather) X(Broadcast) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
 // clang-format on
 #define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
 struct Library {
@@ -105,6 +105,7 @@ class NcclComm final : public Comm {
     void reduce_scatter(void* out, void* x, int64_t n, Element type, Element comm_dtype) override;
     void all_gather(void* x, int64_t n, Element type) override;
     void broadcast(void* x, int64_t n, Element type, int from) override;
+    void pass_on(void* to, const void* from, int64_t n, Element type, int ring) override;
     int64_t mark() override {
         CUDA_CHECK(cudaEventRecord(marks[next_mark % MARKS], stream));
         return next_mark++;
@@ -303,6 +304,19 @@ void NcclComm::broadcast(void* x, int64_t n, Element type, int from) {
     begin();
     enqueue("broadcast",
             [&](ncclComm_t c) { return nccl.Broadcast(x, x, size_t(n), data_type(type), from, c, stream); });
+}
+// In a group, so that no rank waits with its send for a receiver that itself sends first.
+void NcclComm::pass_on(void* to, const void* from, int64_t n, Element type, int ring) {
+    if (n == 0) return;
+    begin();
+    enqueue("pass_on", [&](ncclComm_t c) {
+        ncclResult_t r = nccl.GroupStart();
+        if (r) return r;
+        r = nccl.Send(from, size_t(n), data_type(type), neighbour(ring, 1), c, stream);
+        if (!r) r = nccl.Recv(to, size_t(n), data_type(type), neighbour(ring, -1), c, stream);
+        const ncclResult_t end = nccl.GroupEnd();
+        return r ? r : end;
+    });
 }
 }    // namespace
 

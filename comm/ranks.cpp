@@ -36,8 +36,6 @@ JobToken random_job_token() {
 
 // ---- all parts together, for the commands -------------------------------------------------------
 
-void Comm::pass_on(void*, const void*, int64_t, Element, int) { CHECK(false, "%s passes nothing on", name().c_str()); }
-
 namespace {
 std::string text_of(const std::string& path) {    // file of /proc; "": its process has ended
     std::ostringstream text;

@@ -400,6 +400,36 @@ TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global b
           doctest::Approx(number(toy.metrics("bf160"), "\"step\":8,\"loss\":")).epsilon(1e-2));
 }
 
+TEST_CASE("cuda command line: GPUs that share sequences are one GPU; the same bits twice") {
+    NEED_EMULATED();
+    NEED_MPIRUN();
+    Toy toy;
+    auto train = [&](int ranks, const std::string& out, std::vector<std::string> more) {
+        more.insert(more.end(), {"--cp", std::to_string(ranks), "--total-batch", "128", "--steps", "3", "--seq-len",
+                                 "64", "--batch", "1", "--eval-tokens", "256", "--eval-every", "3"});
+        std::vector<std::string> a = small(toy, out, more);
+        a.push_back("--documents");
+        a.insert(a.begin(), emulated_binary());
+        const ProcessResult r = run_process(ranks == 1 ? a : mpirun(ranks, a), mpirun_options(200));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+    };
+    for (const char* dtype : {"fp32", "bf16"}) {
+        const std::string name = dtype;
+        train(1, name + "1", {"--dtype", dtype});
+        train(2, name + "2", {"--dtype", dtype, "--zero", "1"});
+        train(2, name + "again", {"--dtype", dtype, "--zero", "1"});
+        CHECK(toy.metrics(name + "again") == toy.metrics(name + "2"));
+        for (const char* key : {"\"step\":1,\"loss\":", "\"step\":3,\"loss\":", "\"val_loss\":"})
+            CHECK(number(toy.metrics(name + "2"), key) ==
+                  doctest::Approx(number(toy.metrics(name + "1"), key)).epsilon(dtype[0] == 'f' ? 1e-5 : 3e-3));
+    }
+    train(4, "four", {"--dtype", "fp32", "--window", "20"});
+    train(1, "one", {"--dtype", "fp32", "--window", "20"});
+    CHECK(number(toy.metrics("four"), "\"step\":3,\"loss\":") ==
+          doctest::Approx(number(toy.metrics("one"), "\"step\":3,\"loss\":")).epsilon(1e-5));
+}
+
 TEST_CASE("cuda command line: one rank of two finds no GPU") {
     NEED_EMULATED();
     NEED_MPIRUN();

@@ -258,7 +258,7 @@ TEST_CASE("ring: what excludes a ring is refused, and the message says what was 
     auto said = [](const Config& c, int S, int ranks, int cp, float dropout = 0) {
         Plan plan = {.mode = RunMode::train, .B = 1, .S = S / cp};
         plan.ranks = ranks, plan.cp = cp, plan.dropout = dropout;
-        const Status s = Ring::check(reference_ops(), c, plan);
+        const Status s = Ring::check(c, plan);
         CHECK(s.code == (s.message.empty() ? Exit::ok : Exit::usage));
         return s.message;
     };
@@ -278,9 +278,4 @@ TEST_CASE("ring: what excludes a ring is refused, and the message says what was 
     CHECK(contains(of([](Config& c) { c.mask_kind = MaskKind::all; }), "without a mask that is not causal"));
     CHECK(contains(of([](Config& c) { c.smear = true; }), "without smear"));
     CHECK(contains(of([](Config& c) { c.experts = 4; }), "without experts"));
-    Ops<double> lacking = reference_ops();
-    lacking.attention_merge = nullptr;
-    Plan plan = {.mode = RunMode::train, .B = 1, .S = 24};
-    plan.ranks = plan.cp = 2;
-    CHECK(contains(Ring::check(lacking, TOY, plan).message, "have no attention around ranks; give --device cpu"));
 }

@@ -155,19 +155,21 @@ TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at th
 
 namespace {
 // Long enough to kill a rank in training. A sanitized run takes six times as long: fewer steps.
-std::vector<std::string> long_run() { return {"--steps", ASAN || TSAN ? "200" : "1000", "--save-every", "100"}; }
+std::vector<std::string> long_run(const char* cp) {
+    return {"--cp", cp, "--steps", ASAN || TSAN ? "200" : "1000", "--save-every", "100"};
+}
 // Limit in seconds for a run without kills, just below FLATGPT_TEST_LIMIT.
 constexpr double WHOLE_RUN = 280;
 
-std::vector<std::string> going_on(std::vector<std::string> more) {
-    const std::vector<std::string> run = long_run();
+std::vector<std::string> going_on(const char* cp, std::vector<std::string> more) {
+    const std::vector<std::string> run = long_run(cp);
     more.insert(more.begin(), run.begin(), run.end());
     more.insert(more.end(), {"--resume", "auto"});
     return more;
 }
 // Runs `out` once for each i in [first, end) and kills or stops one of its two ranks; each run
 // resumes the last. Returns how often the survivors named the rank. Called from several threads.
-int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) {
+int kill_ranks(const RanksToy& toy, const char* cp, const std::string& out, int first, int end) {
     const std::string dir = toy.dir + "/notes_" + out;
     fs::create_directory(dir);
     int named = 0;
@@ -175,7 +177,7 @@ int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) 
         const int rank = i % 2, sent = i / 2 % 2 ? SIGSTOP : SIGKILL;
         forget_notes(dir);
         Killer killer{dir};
-        Process p(mpirun(2, noted(dir, toy.program(out, going_on({"--timeout", "2"})))), mpirun_options(60));
+        Process p(mpirun(2, noted(dir, toy.program(out, going_on(cp, {"--timeout", "2"})))), mpirun_options(60));
         for (int k = 0; k < 4000 && p.running() && numbers(dir + "/pids").size() < 2; k++) usleep(1000);
         if (i % 8 < 6) wait_for_training(p);    // else killed anywhere in the set-up
         usleep(useconds_t(philox_uniform(philox(11, 1, uint64_t(i)).v[0]) * 300e3));
@@ -210,28 +212,36 @@ int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) 
 TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the others exit 7; then the same bits") {
     NEED_MPIRUN();
     RanksToy toy;
-    // 8 runs send each rank each signal, while it trains and while it starts.
+    // Four runs with data parallel ranks, and four with ranks that share sequences (--cp 2), send
+    // each rank each signal.
     const int runs = test_long() ? 40 : 8;
-    const std::string outs[] = {"killed_0", "killed_1"};
+    const char* const cps[] = {"1", "2"};
+    const std::string outs[] = {"killed_1", "killed_2"}, wholes[] = {"whole_1", "whole_2"};
     int named[2] = {};
-    // Killed runs mostly wait, so two series and the uninterrupted run go side by side.
-    Process whole(mpirun(2, toy.program("whole", long_run())), mpirun_options(WHOLE_RUN));
+    // Killed runs mostly wait, so two series and the uninterrupted runs go side by side.
+    auto start = [&](const std::string& out, const std::vector<std::string>& args) {
+        return std::make_unique<Process>(mpirun(2, toy.program(out, args)), mpirun_options(WHOLE_RUN));
+    };
+    std::unique_ptr<Process> whole[2];
     std::vector<std::thread> halves;
-    for (int h = 0; h < 2; h++)
-        halves.emplace_back([&, h] { named[h] = kill_ranks(toy, outs[h], h * runs / 2, (h + 1) * runs / 2); });
+    for (int h = 0; h < 2; h++) {
+        whole[h] = start(wholes[h], long_run(cps[h]));
+        halves.emplace_back([&, h] { named[h] = kill_ranks(toy, cps[h], outs[h], h * runs / 2, (h + 1) * runs / 2); });
+    }
     for (std::thread& half : halves) half.join();
     CHECK(named[0] + named[1] >= runs / 2);
-    const ProcessResult never = whole.wait();
-    INFO(never.err);
-    REQUIRE(never.exit_code == 0);
-    Process rest[] = {Process(mpirun(2, toy.program(outs[0], going_on({}))), mpirun_options(WHOLE_RUN)),
-                      Process(mpirun(2, toy.program(outs[1], going_on({}))), mpirun_options(WHOLE_RUN))};
+    for (auto& run : whole) {
+        const ProcessResult never = run->wait();
+        INFO(never.err);
+        REQUIRE(never.exit_code == 0);
+    }
+    for (int h = 0; h < 2; h++) whole[h] = start(outs[h], going_on(cps[h], {}));
     for (int h = 0; h < 2; h++) {
-        const ProcessResult r = rest[h].wait();
+        const ProcessResult r = whole[h]->wait();
         INFO(r.err);
         REQUIRE(r.exit_code == 0);
-        CHECK(toy.metrics(outs[h]) == toy.metrics("whole"));
-        same_checkpoint(toy, outs[h], "whole");
+        CHECK(toy.metrics(outs[h]) == toy.metrics(wholes[h]));
+        same_checkpoint(toy, outs[h], wholes[h]);
     }
 }
 

@@ -80,8 +80,7 @@ struct ThreadComm final : Comm {
         queue.push_back([=, this] {
             meeting.x[size_t(rank)] = const_cast<void*>(from);
             meeting.barrier.arrive_and_wait();
-            const int first = rank / ring * ring, previous = first + (rank - first + ring - 1) % ring;
-            std::copy_n(static_cast<char*>(meeting.x[size_t(previous)]), n * element_bytes(type),
+            std::copy_n(static_cast<char*>(meeting.x[size_t(neighbour(ring, -1))]), n * element_bytes(type),
                         static_cast<char*>(to));
             meeting.barrier.arrive_and_wait();
         });

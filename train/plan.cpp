@@ -248,9 +248,7 @@ Status Trainer::choose_batch() {
     if (!task->weighted) plan.penalties = {float(o.z_loss), float(o.label_smoothing)};
     plan.comm_dtype = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
     loss = task->loss(*this);
-    if (device.gpu && o.cp > 1)
-        return fail(Exit::usage, "--cp %d: expected ranks on CPUs (--device cpu), found GPUs, which lack it", o.cp);
-    TRY(Ring::check(device.model->op, config, plan));
+    TRY(Ring::check(config, plan));
     const int step = batch_unit();
     if (o.batch % step)
         return fail(Exit::usage, "--batch %d: expected a multiple of %d, the number of sequences of each of %s's %s",

@@ -1,9 +1,9 @@
-// merge.cpp - attention to further keys, merged by the log-sum-exps of both parts (Milakov &
-// Gimelshein 2018), and copies of columns between rows of different widths, for attention around a
-// ring of ranks (model/ring/ring.h).
+// merge.cpp - merges attention to further keys into y by the log-sum-exps of both (Milakov &
+// Gimelshein 2018), and copies columns between rows of different widths, for attention around a
+// ring of ranks (model/ring/ring.h) and sparse attention (model/sparse/sparse_attention.h).
 //
-// Rows are divided among the threads. Bound by memory: y is read and written once for each part of
-// the keys, which is little beside the products of 2 S keys for each of its numbers.
+// Rows are divided among the threads. Bound by memory: each merge reads and writes y once. That is
+// little in a ring, where attention to a part's S keys takes 2 S multiply-adds an element of y.
 #include "attention_cpu.h"
 
 namespace ISA {
@@ -16,7 +16,7 @@ template <class P> static void attention_merge(float* y, float* lse, const P* pa
         for (int i = 0; i < h.NH; i++) {
             const int64_t row = (int64_t(b) * h.NH + i) * S + s, at_y = (n * h.NH + i) * HV;
             const float old = lse[row], further = part_lse[row];
-            // The larger of the two sums counts as 1, so that neither overflows.
+            // Exponentials are relative to the larger log-sum-exp, so that none overflows.
             const bool more = further > old;
             const float less = exp(set1(more ? old - further : further - old))[0];
             const float share = 1 / (1 + less), keep = !add ? 0 : more ? less * share : share;
@@ -29,10 +29,12 @@ template <class P> static void attention_merge(float* y, float* lse, const P* pa
         }
     });
 }
-static void copy_columns(float* to, int64_t to_row, const float* from, int64_t from_row, bool add, int N, int C) {
+static void copy_columns(float* to, int64_t to_row, const float* from, int64_t from_row, const int* rows, bool add,
+                         int N, int C) {
     each_item(N, int64_t(N) * C, [&](int64_t n) {
         float* x = to + n * to_row;
-        const float* row = from + n * from_row;
+        if (rows && rows[n] < 0) return;
+        const float* row = from + (rows ? rows[n] : n) * from_row;
         each_vector(
             C, [&](int64_t c, auto at) { at.put(x + c, add ? at.get(x + c) + at.get(row + c) : at.get(row + c)); });
     });

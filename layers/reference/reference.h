@@ -28,7 +28,8 @@ void cross_attention_forward(double* y, float* lse, const double* q, const doubl
 void cross_attention_backward(double* dq, double* dkv, const double* dy, const double* y, const double* q,
                               const double* kv, const float* lse, int B, int S, Heads h);
 void attention_merge(double* y, float* lse, const double* part, const float* part_lse, bool add, int B, int S, Heads h);
-void copy_columns(double* to, int64_t to_row, const double* from, int64_t from_row, bool add, int N, int C);
+void copy_columns(double* to, int64_t to_row, const double* from, int64_t from_row, const int* rows, bool add, int N,
+                  int C);
 void cache_append(Pages cache, const double* kv, int B, int S, const int* pos, Heads h);
 void cross_attention_cached(double* y, const double* q, Pages cache, int B, int S, const int* last, Heads h);
 void attention_cached(double* y, const double* qkv, Pages cache, int B, int S, const int* pos, Heads h);

@@ -149,12 +149,14 @@ void attention_merge(T* y, float* lse, const T* part, const float* part_lse, boo
                 lse[row] = float(l);
             }
 }
-void copy_columns(T* to, int64_t to_row, const T* from, int64_t from_row, bool adds, int N, int C) {
-    for (int n = 0; n < N; n++)
-        for (int c = 0; c < C; c++) {
+void copy_columns(T* to, int64_t to_row, const T* from, int64_t from_row, const int* rows, bool adds, int N, int C) {
+    for (int n = 0; n < N; n++) {
+        const int m = rows ? rows[n] : n;
+        for (int c = 0; c < C && m >= 0; c++) {
             T& x = to[n * to_row + c];
-            x = (adds ? x : 0) + from[n * from_row + c];
+            x = (adds ? x : 0) + from[m * from_row + c];
         }
+    }
 }
 void bias_rows_forward(T* bias, const T* table, const int* bucket, int, int NH, int n) {
     for (int h = 0; h < NH; h++)

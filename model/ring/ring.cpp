@@ -4,7 +4,7 @@
 #include "model/batch.h"
 #include "model/weights.h"
 
-Status Ring::check(const Table& op, const Config& c, const Plan& plan) {
+Status Ring::check(const Config& c, const Plan& plan) {
     const int N = plan.cp;
     if (N == 1) return {};
     if (plan.ranks % N)
@@ -17,9 +17,6 @@ Status Ring::check(const Table& op, const Config& c, const Plan& plan) {
                     "--cp %d, --seq-len %d: expected a multiple of 2 x cp = %d, as each rank has two "
                     "equal chunks of a sequence",
                     N, plan.whole_S(), 2 * N);
-    if (!op.attention_merge)
-        return fail(Exit::usage, "--cp %d: the operations of %s have no attention around ranks; give --device cpu", N,
-                    op.name);
     const std::pair<bool, const char*> kinds[] = {
         {c.encoder_layers > 0, "an encoder"},
         {c.mask_kind != MaskKind::causal, "a mask that is not causal"},
@@ -72,8 +69,8 @@ Heads Ring::part_of(const Heads& h, int source, int S) const {
 // Copies the queries to q, and keys and values to kv[0].
 void Ring::split(const Activation* qkv, int N, const Heads& h) {
     const int row = h.qkv_width(), queries = h.NH * h.HS, keys = row - queries;
-    op.copy_columns(q, queries, qkv, row, false, N, queries);
-    op.copy_columns(kv[0], keys, op.at(const_cast<Activation*>(qkv), queries), row, false, N, keys);
+    op.copy_columns(q, queries, qkv, row, nullptr, false, N, queries);
+    op.copy_columns(kv[0], keys, op.at(const_cast<Activation*>(qkv), queries), row, nullptr, false, N, keys);
 }
 
 // Returns the mark behind the message.
@@ -116,14 +113,14 @@ void Ring::attention_backward(Activation* dqkv, const Activation* dy, const Inpu
         if (step + 1 < ranks) next = pass_on(kv[(step + 1) % 2], kv[step % 2], keys);
         if (sees(source, h)) {
             op.cross_attention_backward(dq, mine, dy, y, q, kv[step % 2], lse, B, S, part_of(h, source, S));
-            op.copy_columns(dqkv, row, dq, queries, true, N, queries);
+            op.copy_columns(dqkv, row, dq, queries, nullptr, true, N, queries);
         } else {
             op.zero(mine, op.bytes(mine, keys));
         }
         store.comm->join(summed);
-        if (step > 1) op.copy_columns(mine, width, others, width, true, N, width);
+        if (step > 1) op.copy_columns(mine, width, others, width, nullptr, true, N, width);
         summed = pass_on(others, mine, keys);
     }
     store.comm->join(summed);
-    op.copy_columns(op.at(dqkv, queries), row, others, width, true, N, width);
+    op.copy_columns(op.at(dqkv, queries), row, others, width, nullptr, true, N, width);
 }

@@ -23,8 +23,8 @@ class Ring {
     Ring(const Table& table, const Batch& uploaded, const ParamStore& parameters)
         : op(table), batch(uploaded), store(parameters) {}
     Ring(const Ring&) = delete;
-    // Exit 2: the model, the table, the ranks or the length exclude Plan::cp, as --cp.
-    static Status check(const Table& op, const Config& c, const Plan& plan);
+    // Exit 2: the model, the ranks or the length exclude Plan::cp, as --cp.
+    static Status check(const Config& c, const Plan& plan);
     void lay_out(Layout& at, const Config& c, const Plan& plan);
 
     // The operations of these names; with several ranks, over the keys of the whole ring. All ranks

@@ -104,6 +104,25 @@ template <class T> void each_collective(Comm& c, int64_t n, Element comm_dtype) 
     }
 }
 
+// In rings of all ranks and of 2: what a rank receives overwrites what work before has written, and
+// work behind the join overwrites both arrays.
+template <class T> void passed_on(Comm& c, int64_t n) {
+    const Ops<float>& op = table();
+    const int64_t bytes = n * int64_t(sizeof(T));
+    for (const int ring : {c.ranks, 2}) {
+        if (c.ranks % ring) continue;
+        Buffer<T> mine(values<T>(c.rank, n)), x(poison<T>(n)), to(poison<T>(n)), y(poison<T>(n));
+        op.copy(x.p, mine.p, bytes);
+        c.pass_on(to.p, x.p, n, element_of<T>, ring);
+        c.join(c.mark());
+        op.copy(y.p, to.p, bytes);
+        op.zero(x.p, bytes);
+        op.zero(to.p, bytes);
+        const int first = c.rank - c.rank % ring;
+        CHECK(same(y.read(), values<T>(first + (c.rank - first + ring - 1) % ring, n)));
+    }
+}
+
 // Sums of normal numbers: equal bits on every rank and each time, near the sum in double.
 void bits_agree(Comm& c, Element comm_dtype) {
     const Ops<float>& op = table();
@@ -166,6 +185,8 @@ void collectives(Comm& c, int64_t n) {
     for (const Element comm_dtype : {Element::f32, Element::bf16}) each_collective<float>(c, n, comm_dtype);
     each_collective<double>(c, n, Element::f64);
     each_collective<bf16>(c, n, Element::bf16);
+    passed_on<float>(c, n);
+    passed_on<bf16>(c, n);
 }
 }    // namespace
 
@@ -213,6 +234,11 @@ TEST_CASE("rank: no join" * doctest::skip()) {
             all.insert(all.end(), second.begin(), second.end());
             return all;
         }()));
+        Buffer<float> passed(poison<float>(n));
+        c->pass_on(passed.p, mine.p, n, Element::f32, 2);
+        CHECK(std::isnan(passed.read()[0]));
+        c->join(c->mark());
+        CHECK(same(passed.read(), values<float>(1 - c->rank, n)));
     }
 }
 

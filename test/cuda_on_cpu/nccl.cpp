@@ -34,13 +34,17 @@ constexpr size_t SLOT = 256 << 10;    // bytes
 typedef std::chrono::steady_clock Clock;
 
 struct Call {
-    int kind;    // 0: all_reduce, 1: reduce_scatter, 2: all_gather, 3: broadcast
+    int kind;    // 0: all_reduce, 1: reduce_scatter, 2: all_gather, 3: broadcast, 4: a group of one send and one
+                 // receive
     int type;
     size_t n;
-    int from = 0;    // broadcast's sender
-    bool same(const Call& o) const { return kind == o.kind && type == o.type && n == o.n && from == o.from; }
+    int from = 0;    // broadcast's or this rank's sender
+    int to = -1;     // rank to which this rank sends
+    bool same(const Call& o) const {
+        return kind == o.kind && type == o.type && n == o.n && (kind == 4 || from == o.from);
+    }
 };
-const char* const KINDS[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"};
+const char* const KINDS[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclSend"};
 
 struct Shared {
     std::atomic<int> ranks, joined;
@@ -125,6 +129,9 @@ void ncclComm::check(const Call& mine) {
         if (!s->rank[r].call.same(mine))
             throw emu::Error("NCCL: rank " + std::to_string(rank) + " calls " + text(mine) + ", rank " +
                              std::to_string(r) + " " + text(s->rank[r].call));
+    if (mine.kind == 4 && s->rank[mine.from].call.to != rank)
+        throw emu::Error("NCCL: rank " + std::to_string(rank) + " receives from rank " + std::to_string(mine.from) +
+                         ", which sends to rank " + std::to_string(s->rank[mine.from].call.to));
 }
 
 // ---- the work -----------------------------------------------------------------------------------
@@ -165,7 +172,7 @@ void ncclComm::run(const Call& call, const char* send, char* recv) {
         if (!meet()) return;
         if (call.kind == 2)
             for (int r = 0; r < ranks; r++) memcpy(recv + (size_t(r) * call.n + at) * size, s->slot[r], bytes);
-        else if (call.kind == 3) memcpy(recv + at * size, s->slot[call.from], bytes);
+        else if (call.kind >= 3) memcpy(recv + at * size, s->slot[call.from], bytes);
         else {
             const size_t from = call.kind == 1 ? size_t(rank) * bytes : 0;
             auto* const add = call.type == ncclFloat64   ? add_up<double, double>
@@ -302,7 +309,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c) {
 
 namespace {
 ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int type, ncclComm_t c, cudaStream_t s,
-                        int from = 0) {
+                        int from = 0, int to = -1) {
     if (!c || !s || !send || !recv || n > size_t{1} << 48) return ncclInvalidArgument;
     cudaStreamCaptureStatus capturing;
     if (cudaStreamIsCapturing(s, &capturing); capturing != cudaStreamCaptureStatusNone) return ncclInvalidUsage;
@@ -310,7 +317,9 @@ ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int ty
     const char* in = static_cast<const char*>(send);
     char* out = static_cast<char*>(recv);
     const size_t in_bytes = kind == 1 ? all : part, out_bytes = kind == 2 ? all : part;
-    const bool in_place = kind == 0 || kind == 3 ? out == in : kind == 1 ? out == in + mine : in == out + mine;
+    const bool in_place = kind == 0 || kind == 3 ? out == in
+                          : kind == 1            ? out == in + mine
+                                                 : kind == 2 && in == out + mine;
     const bool apart = out + out_bytes <= in || in + in_bytes <= out;
     if (!in_place && !apart) throw emu::Error(std::string(KINDS[kind]) + ": input and output overlap");
     auto on_device = [=] {
@@ -323,7 +332,7 @@ ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int ty
         auto work = [=] {
             if (c->aborted) return;
             on_device();
-            c->run({kind, type, n, from}, in, out);
+            c->run({kind, type, n, from, to}, in, out);
         };
         // Not at once: a poll would run it, and wait for other ranks.
         emu::enqueue(s, work, c->blocking, KINDS[kind]);
@@ -347,4 +356,46 @@ ncclResult_t ncclBroadcast(const void* send, void* recv, size_t n, ncclDataType_
                            cudaStream_t s) {
     if (comm && (from < 0 || from >= comm->ranks)) return ncclInvalidArgument;
     return collective(3, send, recv, n, type, comm, s, from);
+}
+
+// A group has one send and one receive, of equal sizes, and becomes a collective of all ranks.
+namespace {
+struct Transfer {
+    const void* data = nullptr;
+    size_t n = 0;
+    int type = 0, peer = 0;
+    ncclComm_t comm = nullptr;
+    cudaStream_t stream = nullptr;
+};
+struct Group {
+    bool open = false;
+    Transfer send, receive;
+};
+thread_local Group group;
+ncclResult_t add(Transfer& to, const Transfer& t) {
+    if (!t.comm || t.peer < 0 || t.peer >= t.comm->ranks) return ncclInvalidArgument;
+    if (!group.open) throw emu::Error("NCCL: a send or receive outside of a group may wait for ever");
+    if (to.comm) throw emu::Error("NCCL: this emulator's groups have one send and one receive");
+    return to = t, ncclSuccess;
+}
+}    // namespace
+ncclResult_t ncclGroupStart() {
+    if (group.open) return ncclInvalidUsage;
+    group = {};
+    group.open = true;
+    return ncclSuccess;
+}
+ncclResult_t ncclSend(const void* send, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s) {
+    return add(group.send, {send, n, type, peer, comm, s});
+}
+ncclResult_t ncclRecv(void* recv, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s) {
+    return add(group.receive, {recv, n, type, peer, comm, s});
+}
+ncclResult_t ncclGroupEnd() {
+    if (!group.open) return ncclInvalidUsage;
+    const auto [open, a, b] = std::exchange(group, {});
+    if (!a.comm && !b.comm) return ncclSuccess;
+    if (a.comm != b.comm || a.stream != b.stream || a.n != b.n || a.type != b.type)
+        throw emu::Error("NCCL: a group's send and receive differ");
+    return collective(4, a.data, const_cast<void*>(b.data), a.n, a.type, a.comm, a.stream, b.peer, a.peer);
 }

@@ -139,11 +139,9 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     cross(2, 300, {.NH = 4, .NKV = 4, .HS = 128, .source = 700}, 5, 40);
     cross(2, 130, {.NH = 4, .NKV = 2, .HS = HS, .source = 300, .HV = 32}, 1, 40);
     cross(2, 200, {.NH = 4, .NKV = 2, .HS = HS, .dropout = {0.1f, 1, 3}, .source = 90}, 1, 5);
-    if (op.attention_merge) {
-        CHECK_ROW(attention_merge, true, 4, 256, {.NH = NH, .NKV = NH, .HS = HS});
-        CHECK_ROW(copy_columns, 1024, NH * HS, 3 * NH * HS, 0, false);
-        CHECK_ROW(copy_columns, 1024, 2 * NH * HS, 3 * NH * HS, NH * HS, true);
-    }
+    CHECK_ROW(attention_merge, true, 4, 256, {.NH = NH, .NKV = NH, .HS = HS});
+    CHECK_ROW(copy_columns, 1024, NH * HS, 3 * NH * HS, 0, false);
+    CHECK_ROW(copy_columns, 1024, 2 * NH * HS, 3 * NH * HS, NH * HS, true);
     CHECK_ROW(attention_bias_backward, 2, 500, biased);
     CHECK_ROW(bias_rows, 32, 12, 257);
 });

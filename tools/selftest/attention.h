@@ -228,14 +228,19 @@ template <class T, class P> Check check_attention_merge(const Ops<T, P>& op, boo
     check.expect("lse", lse, ROUNDING<float>);
     return check;
 }
-// Columns from..from+C-1 of rows of `width` elements, from and to dense rows.
+// Columns from..from+C-1 of rows of `width` elements: to dense rows, and from dense rows in another
+// order.
 template <class T, class P> Check check_copy_columns(const Ops<T, P>& op, int N, int C, int width, int from, bool add) {
     Check check("copy_columns", {{"N", N}, {"C", C}, {"width", width}, {"from", from}}, add ? " add" : "");
     Dual<T> wide(op, random_normal(int64_t(N) * width, 1)), dense(op, random_normal(int64_t(N) * C, 2));
     Dual<T> to(op, random_normal(int64_t(N) * C, 3));
+    // Row n is copied from row N - 1 - n, and every third row is kept.
+    std::vector<int> backwards(static_cast<size_t>(N));
+    for (int n = 0; n < N; n++) backwards[size_t(n)] = n % 3 == 2 ? -1 : N - 1 - n;
+    Integers rows(op, backwards);
     both(op, [&](auto& table, auto at) {
-        table.copy_columns(at(to), C, at(wide) + from, width, add, N, C);
-        table.copy_columns(at(wide) + from, width, at(dense), C, add, N, C);
+        table.copy_columns(at(to), C, at(wide) + from, width, nullptr, add, N, C);
+        table.copy_columns(at(wide) + from, width, at(dense), C, at(rows), add, N, C);
     });
     check.expect("dense", to, ROUNDING<T>);
     check.expect("wide", wide, ROUNDING<T>);

@@ -45,5 +45,9 @@ ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t n, ncclDataT
                                ncclComm_t comm, cudaStream_t s);
 ncclResult_t ncclBroadcast(const void* send, void* recv, size_t n, ncclDataType_t type, int from, ncclComm_t comm,
                            cudaStream_t s);
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclSend(const void* send, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s);
+ncclResult_t ncclRecv(void* recv, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t s);
+ncclResult_t ncclGroupEnd();
 ncclResult_t ncclAllGather(const void* send, void* recv, size_t n, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t s);
