@@ -98,8 +98,8 @@ EMU_FLAGS := $(if $(shell grep -m1 -ow fma /proc/cpuinfo),-mfma) -O2 -fno-strict
              -Wno-attributes=clang:: -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
 ROOMS := base files files/parquet data data/documents data/tokenizer_files data/tokenizer_models data/seq2seq \
-         model model/families model/ring comm checkpoint infer $(wildcard infer/*/) train $(wildcard train/*/) tools \
-         $(wildcard tools/*/)
+         model model/families model/ring model/sparse comm checkpoint infer $(wildcard infer/*/) train \
+         $(wildcard train/*/) tools $(wildcard tools/*/)
 REFERENCE := $(wildcard layers/reference/*.cpp)
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(addsuffix /*.cpp,$(ROOMS:%/=%)))) \
        $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/quant/decode.cpp layers/quant/encode.cpp \

@@ -268,7 +268,7 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     }
     // Attention among the call's own positions. In generation it runs only for a bidirectional
     // prefix, and replaces the cache's causal result.
-    if (!cache || h.keys) ring.attention_forward(t.atty, t.lse, t.qkv_rot, B, S, h);
+    if (!cache || h.keys) attention.forward(c.has_key_parts(l), t.atty, t.lse, t.qkv_rot, B, S, h);
     if (after_attention) after_attention(l);
 }
 // Linear attention: y_t = q_t S_t with S_t = a_t S_(t-1) + k_t v_t^T (layers/ops.h).
@@ -449,7 +449,7 @@ void Gpt::block_backward(int l) {
     Activation* const dgates = op.at(dqkv_or_dup, round_up(int64_t(N) * h.qkv_width(), 64));
     if (c.recurrent(l))
         op.linear_attention_backward(dqkv_or_dup, dgates, dt, t.atty, t.qkv_rot, t.decay_gates, t.lse, B, S, h);
-    else ring.attention_backward(dqkv_or_dup, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
+    else attention.backward(c.has_key_parts(l), dqkv_or_dup, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
     relative_bias_scores_backward(op, dbias, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
     rope_backward(op, dqkv_or_dup, d.qw, d.kw, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], t.qk_rstd, B, S, h,
                   c.rope(l));

@@ -7,7 +7,7 @@
 #include "layers/compose.h"
 #include "model/activations.h"
 #include "model/batch.h"
-#include "model/ring/ring.h"
+#include "model/sparse/sparse_attention.h"
 #include "model/tensors.h"
 
 struct ParamStore;
@@ -45,6 +45,7 @@ struct Gpt {
     ParamStore& store;      // owns the parameters
     Batch batch{op};
     Ring ring{op, batch, store};    // attention of sequences that several ranks share
+    SparseAttention attention{op, batch, ring};
     Pass pass;
     StepState step;
 

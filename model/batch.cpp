@@ -11,9 +11,11 @@ void Batch::configure(const Plan& plan, const Config& c) {
     most = plan.max_tokens();
     may_span = plan.spans || plan.cp > 1 || mask != MaskKind::causal;
     part = {plan.rank % plan.cp, plan.cp, plan.S};
+    parts = KeyParts::of(c);
     window = 0;
     for (int l = 0; l < c.L; l++) window = std::max(window, c.heads(l).window);
-    masks.assign(plan.cp > 1 ? size_t(window ? 2 * plan.cp : plan.cp) : 0, false);
+    ring.any.assign(plan.cp > 1 ? size_t(window ? 2 * plan.cp : plan.cp) : 0, false);
+    next_ring = ring;
     most_sources = c.encoder_layers ? int64_t(plan.sources) * plan.source : 0;
 }
 
@@ -32,7 +34,7 @@ void Batch::fill_source(int* to, const int* lengths, int B, int S, int source_S)
 Batch::RingMask Batch::ring_mask(int source, bool windowed) const {
     const int i = (windowed ? part.ranks : 0) + source;
     const Span* keys = reinterpret_cast<const Span*>(tok() + masks_at()) + int64_t(i) * 2 * most;
-    return {keys, keys + most, masks[size_t(i)]};
+    return {keys, keys + most, ring.any[size_t(i)]};
 }
 
 void Batch::fill_ring(int* to, const int* from_tok, const int* from_target, int B, const Spans* whole) {
@@ -43,31 +45,32 @@ void Batch::fill_ring(int* to, const int* from_tok, const int* from_target, int 
         to[6 * most + n] = position - (whole ? whole->keys[size_t(row + position)].from : 0);
     }
     Span* keys = reinterpret_cast<Span*>(to + masks_at());
-    for (size_t i = 0; i < masks.size(); i++, keys += 2 * most)
-        masks[i] = part.mask(keys, keys + most, int(i) % part.ranks, whole, int(i) < part.ranks ? 0 : window, B);
-    documents = whole != nullptr;
+    for (size_t i = 0; i < next_ring.any.size(); i++, keys += 2 * most)
+        next_ring.any[i] =
+            part.mask(keys, keys + most, int(i) % part.ranks, whole, int(i) < part.ranks ? 0 : window, B);
+    next_ring.documents = whole != nullptr;
 }
 
 void Batch::upload(const int* from_tok, const int* from_target, int B, int S, const Spans* spans,
                    const int* source_lengths, int source_S) {
-    const bool ring = part.ranks > 1;
-    CHECK(!ring || S == part.whole_S(), "S=%d of %d ranks with %d positions each", S, part.ranks, part.S);
+    const bool in_ring = part.ranks > 1;
+    CHECK(!in_ring || S == part.whole_S(), "S=%d of %d ranks with %d positions each", S, part.ranks, part.S);
     const int64_t all = int64_t(B) * S, N = all / part.ranks;
     CHECK(N > 0 && N <= most && S <= part.whole_S(), "B=%d S=%d", B, S);
     Spans whole;
     for (int b = 0; b < B && !spans && mask == MaskKind::all; b++) whole.add({Text{}}, S, mask);
     if (!spans && !whole.keys.empty()) spans = &whole;
     CHECK(!spans || (may_span && int64_t(spans->keys.size()) == all), "spans of %zu", spans->keys.size());
-    next = {B, S / part.ranks, N, spans && !ring, spans || ring};
+    next = {B, S / part.ranks, N, spans && !in_ring, spans || in_ring};
     CHECK(!most_sources || (source_S > 0 && int64_t(B) * source_S <= most_sources), "sources of %d", source_S);
-    whole_upload = spans || ring || segments || most_sources;
+    whole_upload = spans || in_ring || segments || most_sources;
     const int64_t count = whole_upload ? ints() : from_target || !from_tok ? most + N : N;
     if (from_tok || whole_upload) {
         host.resize(size_t(ints()));
         const auto to = host.begin();
-        if (ring) fill_ring(host.data(), from_tok, from_target, B, spans);
-        if (from_tok && !ring) std::copy_n(from_tok, N, to);
-        if (from_target && !ring) std::copy_n(from_target, N, to + most);
+        if (in_ring) fill_ring(host.data(), from_tok, from_target, B, spans);
+        if (from_tok && !in_ring) std::copy_n(from_tok, N, to);
+        if (from_target && !in_ring) std::copy_n(from_target, N, to + most);
         if (from_target)
             next.targets =
                 std::count_if(to + most, to + most + N, [&](int t) { return has_values ? t != NO_VALUE : t >= 0; });
@@ -75,6 +78,7 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
             std::copy_n(spans->keys.begin(), N, reinterpret_cast<Span*>(&to[2 * most]));
             std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most]));
             for (int n = 0; n < int(N); n++) to[6 * most + n] = n % S - spans->keys[size_t(n)].from;
+            parts.fill(&host[size_t(parts_at())], most, *spans, B, S);
         }
         for (int64_t n = 0; n < N && segments; n++)
             to[(may_span ? 7 : 2) * most + n] = spans ? std::min(spans->segments[size_t(n)], segments - 1) : 0;
@@ -86,5 +90,6 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
 Batch::Sizes Batch::use_uploaded() {
     CHECK(next.B > 0, "no batch was uploaded");
     op.use_uploaded(input, staged, int_bytes(whole_upload ? ints() : 2 * most));
+    std::swap(ring, next_ring);
     return std::exchange(next, {});
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "model/plan.h"
 #include "model/ring/zigzag.h"
+#include "model/sparse/key_parts.h"
 
 class Batch {
   public:
@@ -18,8 +19,9 @@ class Batch {
     // lie on the host. `target` may be null; a target below 0 is ignored. If tok is null, only
     // sizes are set, which is enough for a CostTable. spans (B,S): the attention mask. If null,
     // each sequence is one text, with the mask of the model and an empty prefix.
-    // With Plan::cp, S is that of whole sequences, of which this rank keeps its positions. The
-    // batch then has this rank's S and targets, and the masks of the ring in place of spans.
+    // With Plan::cp (context parallelism), S counts the positions of whole sequences. This rank
+    // keeps its share of them (Zigzag::cut): S and targets of the batch then count this share, and
+    // the masks of the ring replace the spans.
     // An encoder-decoder's batch also has the lengths (B) of its sources, which have source_S
     // positions each; a null pointer: all are full.
     void upload(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr,
@@ -27,13 +29,14 @@ class Batch {
     // Makes the uploaded batch the one that passes read.
     Sizes use_uploaded();
 
-    // Two batches in device memory, the one that passes read (`input`) and the next one (`staged`),
-    // each of ints() ints: tok (N), target (N); with spans also keys (N), queries (N), and pos (N),
-    // which counts from a text's start; with segments also those (N); with a source the spans of
-    // cross-attention, source_keys (N) and source_queries (B,source positions); with a ring of
-    // ranks its masks.
+    // Two batches in device memory: `input`, which passes read, and `staged`, which upload() fills.
+    // Each has ints() ints. Its arrays follow each other, each with room for `most` positions:
+    // tok (N), target (N); if it may have spans, keys (N), queries (N) and pos (N), the position in
+    // the text; if the model has segments, segment (N); with an encoder, the spans of
+    // cross-attention, source_keys (N) and source_queries (B,source_S); the ring's masks; the parts
+    // of the keys of sparse attention.
     int *input = nullptr, *staged = nullptr;
-    int64_t ints() const { return masks_at() + int64_t(masks.size()) * 4 * most; }
+    int64_t ints() const { return parts_at() + int64_t(parts.count()) * KeyParts::INTS * most; }
     int* tok() const { return input; }
     int* target() const { return tok() + most; }
     Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most); }
@@ -47,8 +50,10 @@ class Batch {
         bool any;                      // some query attends to some key
     };
     RingMask ring_mask(int source, bool windowed) const;
-    bool ring_has_documents() const { return documents; }
+    bool ring_has_documents() const { return ring.documents; }
     const Zigzag& zigzag() const { return part; }
+    const KeyParts& key_parts() const { return parts; }
+    KeyParts::Part key_part(int i) const { return KeyParts::at(tok() + parts_at(), i, most); }
     Span* source_keys() const { return reinterpret_cast<Span*>(tok() + source_at()); }
     Span* source_queries() const { return source_keys() + most; }
 
@@ -56,6 +61,7 @@ class Batch {
     // Cuts the whole sequences, and fills pos and the ring's masks.
     void fill_ring(int* to, const int* from_tok, const int* from_target, int B, const Spans* whole);
     int64_t masks_at() const { return source_at() + (most_sources ? 2 * (most + most_sources) : 0); }
+    int64_t parts_at() const { return masks_at() + int64_t(ring.any.size()) * 4 * most; }
     int64_t source_at() const { return (may_span ? 7 : 2) * most + (segments ? most : 0); }
     void fill_source(int* to, const int* lengths, int B, int S, int source_S) const;
     const Table& op;
@@ -65,10 +71,12 @@ class Batch {
     int segments = 0;
     int64_t most_sources = 0;    // positions of all sources; 0: no encoder
     Zigzag part;
-    // Whether the mask has a visible pair: by window and rank of the ring; empty without a ring.
-    std::vector<bool> masks;
-    int window = 0;            // windowed layers' size
-    bool documents = false;    // the ring's masks have some
+    KeyParts parts;
+    int window = 0;    // windowed layers' size
+    struct RingMasks {
+        std::vector<bool> any;     // a visible pair: by window and rank of the ring; empty without a ring
+        bool documents = false;    // the masks have some
+    } ring, next_ring;
     Sizes next;
     bool whole_upload = false;    // all ints() of the next batch
     std::vector<int> host;

@@ -12,6 +12,7 @@ bool Config::windowed(int l) const {
     const bool global = (global_every && (l + !global_first) % global_every == 0) || (global_last && l + 1 == L);
     return window && !recurrent(l) && !global;
 }
+bool Config::has_key_parts(int l) const { return windowed(l) && (random_blocks || (dilation > 1 && l >= L / 2)); }
 bool Config::has_rope(int l) const {
     // RoPE requires that the rotated channels of a query and a key are multiplied unchanged, so
     // that their product depends on the distance alone. But linear attention of kind elu first
@@ -127,7 +128,7 @@ static Status encoder_decoder_check(const Config& c) {
         {c.value_embeddings, "value embeddings"},
         {c.adapter.any(), "adapters"},
         {c.position == Position::alibi, "ALiBi"},
-        {c.stride || c.global_tokens, "a sparse pattern"}};
+        {c.stride || c.global_tokens || c.dilation > 1 || c.random_blocks, "a sparse pattern"}};
     if (c.decoder_start >= c.V)
         return fail(Exit::usage, "decoder start token %d: expected one of the vocabulary's %d", c.decoder_start, c.V);
     for (auto [is, what] : refused)
@@ -135,6 +136,37 @@ static Status encoder_decoder_check(const Config& c) {
             return fail(Exit::usage,
                         "%d encoder layers, %s: flatgpt has no such encoder-decoders; leave out one of them",
                         c.encoder_layers, what);
+    return {};
+}
+// Refuses fields that cannot be combined with the keys beyond a window, or in it with gaps.
+static Status sparse_check(const Config& c) {
+    struct Pattern {
+        int value;
+        const char* option;
+        bool parts;    // model/sparse
+    } const patterns[] = {{c.stride, "--stride", false},
+                          {c.global_tokens, "--global-tokens", false},
+                          {c.dilation > 1 ? c.dilation : 0, "--dilation", true},
+                          {c.random_blocks, "--random-blocks", true}};
+    for (const auto& [value, option, parts] : patterns) {
+        if (!value) continue;
+        if (!c.window)
+            return fail(Exit::usage, "%s %d needs --window: without, attention reads all positions", option, value);
+        if (parts && c.mask_kind != MaskKind::all)
+            return fail(Exit::usage, "%s %d is for encoders: expected --objective mlm beside it; leave it out", option,
+                        value);
+        if (c.mask_kind == MaskKind::all && c.position == Position::t5)
+            return fail(Exit::usage,
+                        "%s %d, --position t5, --objective mlm: its biases have no gradient for keys beyond a window; "
+                        "leave out one of them",
+                        option, value);
+    }
+    const std::pair<bool, const char*> refused[] = {{c.dilation > 1 && c.random_blocks, "--dilation, --random-blocks"},
+                                                    {c.dilation > 1 && c.global_tokens, "--dilation, --global-tokens"},
+                                                    {c.dilation > 1 && c.stride, "--dilation, --stride"},
+                                                    {c.random_blocks && c.stride, "--random-blocks, --stride"}};
+    for (auto [both, options] : refused)
+        if (both) return fail(Exit::usage, "%s: they exclude each other; expected one of them", options);
     return {};
 }
 // Refuses fields that cannot be combined with linear attention.
@@ -237,9 +269,7 @@ Status config_check(const Config& c) {
         return fail(Exit::usage, "%s needs --position rope, found %s", scaling.c_str(), position.c_str());
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
         return fail(Exit::usage, "%s needs --rope-scaling", flag_text(c, &Config::rope_factor).c_str());
-    for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
-        if (value && !c.window)
-            return fail(Exit::usage, "%s %d needs --window: without, attention reads all positions", option, value);
+    TRY(sparse_check(c));
     if (c.position == Position::alibi && c.mask_kind != MaskKind::causal)
         return fail(Exit::usage,
                     "%s, --objective %s: its slopes are for keys before the query; expected another "
@@ -249,12 +279,6 @@ Status config_check(const Config& c) {
         return fail(Exit::usage,
                     "--window %d, --objective prefix: windows are for --objective causal or mlm; expected one of them",
                     c.window);
-    for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
-        if (value && c.mask_kind == MaskKind::all && c.position == Position::t5)
-            return fail(Exit::usage,
-                        "%s %d, --position t5, --objective mlm: its biases have no gradient for keys after a window; "
-                        "leave out one of them",
-                        option, value);
     TRY(encoder_check(c));
     TRY(linear_check(c));
     TRY(shortcuts_check(c));

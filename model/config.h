@@ -92,6 +92,9 @@ struct Config {
     bool global_first = false;            // the first, not the last, of N layers
     bool global_last = false;             // the last layer of all has no window either
     int stride = 0, global_tokens = 0;    // keys visible beyond the window (Heads)
+    // Sparse attention of encoders (model/sparse). dilation: windows of the upper half of the layers
+    // have every N-th position. random_blocks: blocks of random_block keys beyond the window.
+    int dilation = 0, random_blocks = 0, random_block = 64;
     MaskKind mask_kind = MaskKind::causal;
     float score_scale = 0, score_cap = 0;              // factor of scores; soft cap; 0: 1/sqrt(HS); none
     LinearAttention linear = LinearAttention::none;    // replaces softmax attention
@@ -153,6 +156,7 @@ struct Config {
         return linear != LinearAttention::none && !(softmax_every && (l + 1) % softmax_every == 0);
     }
     bool windowed(int l) const;
+    bool has_key_parts(int l) const;    // a window with gaps or random blocks
     bool has_rope(int l) const;
     bool rope_unused() const;    // position is rope, but no layer rotates
     Heads heads(int l) const;

@@ -72,6 +72,14 @@ static std::vector<ConfigRow> window_rows() {
         {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
          rare, "attention also reads the first N positions, and with --objective mlm these read all; 0: the model's, "
          "none in a new one", {}, NO_WINDOW},
+        {&C::dilation, "dilation", false, "--dilation", "flatgpt_dilation", nullptr, 0, 1 << 20, rare,
+         "with --objective mlm, windows of the upper half of the layers have every N-th position (Longformer); "
+         "0: the model's, every one in a new one", {}, NO_WINDOW},
+        {&C::random_blocks, "random_blocks", false, "--random-blocks", "flatgpt_random_blocks", nullptr, 0, 64, rare,
+         "with --objective mlm, each block of positions also reads N random blocks beyond its window, fewer if they "
+         "lie in it (BigBird); 0: the model's, none in a new one", {}, NO_WINDOW},
+        {&C::random_block, "random_block", false, "--random-block", "flatgpt_random_block", nullptr, 1, 1 << 20, rare,
+         "positions of a random block; 0: the model's, 64 in a new one", {}, NO_WINDOW},
     };
     // clang-format on
 }

@@ -86,6 +86,7 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     lay_out_activation_gradients(at, *this);
     lay_out_logits(at, *this);
     ring.lay_out(at, c, plan);
+    attention.lay_out(at, c, plan);
     at.finish();
 }
 
@@ -107,7 +108,7 @@ void Model::lay_out_encoder(Layout& at) {
 
 Status Model::allocate(const Config& config, const Plan& asked) {
     TRY(config_check(config));
-    TRY(Ring::check(op, config, asked));
+    TRY(Ring::check(config, asked));
     CHECK(op.parameter != Element::packed || asked.mode == RunMode::infer || (config.adapter.any() && !asked.zero),
           "packed weights are only read");
     CHECK(!arena && asked.B > 0 && asked.S > 0 && asked.S <= config.T, "B=%d S=%d context=%d", asked.B, asked.S,

@@ -156,7 +156,7 @@ Status Trainer::choose_model() {
     const bool rope_by_window = asked.rope_local_theta > 0 || (asked.family->layers & Family::rope_if_windowed);
     if (asked.window >= context && !rope_by_window && (start.empty() || asked.window != config.window)) {
         progress.note(formatted("window %d is no limit in a context of %d: none is set", asked.window, context));
-        asked.window = asked.stride = asked.global_tokens = 0;
+        asked.window = asked.stride = asked.global_tokens = asked.dilation = asked.random_blocks = 0;
     }
     if (const auto other = config_listed(config, &asked); !start.empty() && !other.empty())
         return fail(Exit::usage,

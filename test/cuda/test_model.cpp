@@ -75,6 +75,12 @@ TEST_CASE("model on cuda: documents, prefixes and masked tokens like the referen
     // Few targets: in bf16 the loss after three updates was 0.026 away from 2.08.
     for (MaskKind mask_kind : {MaskKind::prefix, MaskKind::all})
         check_training(seeing(SMALL, mask_kind), 8e-2, toy_objective(mask_kind));
+    Config sparse = seeing(WINDOWED, MaskKind::all);
+    sparse.window = 2;
+    sparse.random_blocks = 2, sparse.random_block = 3;
+    check_training(sparse, 8e-2, toy_objective(MaskKind::all));
+    sparse.random_blocks = 0, sparse.dilation = 3;
+    check_training(sparse, 8e-2, toy_objective(MaskKind::all));
     auto g = cuda_model<float>();
     toy_model(*g, seeing(SMALL, MaskKind::prefix), {.B = 2, .S = 20});
     check_prompt(*g, 1e-4);

@@ -8,7 +8,8 @@
 #include "layers/reference/reference.h"
 
 const char* why_no_map(const Config& c, int l) {
-    return c.recurrent(l) ? "it has no softmax (--linear-attention)" : nullptr;
+    if (c.recurrent(l)) return "it has no softmax (--linear-attention)";
+    return c.has_key_parts(l) ? "its window has gaps or random blocks (--dilation, --random-blocks)" : nullptr;
 }
 int layers_with_map(const Config& c) {
     int n = 0;

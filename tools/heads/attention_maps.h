@@ -9,7 +9,7 @@
 struct HeadIndex {
     int layer, head;
 };    // 0-based
-// Returns the reason why layer l has no map (it has no softmax), or null if it has one.
+// Returns the reason why layer l has no map, or null if it has one.
 const char* why_no_map(const Config& c, int l);
 int layers_with_map(const Config& c);
 
