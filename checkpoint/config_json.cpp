@@ -203,6 +203,10 @@ Status head_parse(const JsonFields& f, Config* c) {
     c->head = head->kind;
     c->transform = head->transform;
     c->transform_act = head->act.value_or(c->activation);
+    if (const ConfigRow& row = config_row(&Config::transform); c->head == HeadKind::none && f.has(row.key)) {
+        TRY(field_parse(f, row.key, row, c));
+        c->transform_act = c->activation;
+    }
     return classes_parse(f, c);
 }
 
@@ -217,6 +221,10 @@ ordered_json class_json(const Config& c) {
         j["label2id"][c.classes[i]] = i;
     }
     for (const ConfigKey& k : family.keys) j[k.key] = field_json(c, config_row(k.field), k.form, k.on);
+    // A key of flatgpt's own says that a BertModel lacks its pooler, which transformers then adds.
+    if (const ConfigRow& row = config_row(&Config::transform);
+        head && c.head == HeadKind::none && c.transform != head->transform)
+        j[row.key] = field_json(c, row);
     layers_json(c, &j);
     rope_json(c, &j);
     for (const Family::Fixed& f : family.fixed)

@@ -55,10 +55,11 @@ Status gguf_save(const WeightsReader& weights, const GgufFileType& type, const s
 // and the file's layout.
 struct GgufArchitecture {
     const char* name;
-    // model_types that share this architecture. A file gets the first one whose family has a window
-    // and experts just as the file has them, or else the first one.
+    // model_types that share this architecture. A file gets the first one whose family has a
+    // window, experts and segments just as the file has them, or else the first one.
     std::vector<const char*> families;
     std::vector<ConfigKey> keys = {};                            // besides common keys; missing: the family's default
+    GgufKeys fixed = {};                                         // keys with one value, which every file has
     enum class Biases { qkv, any, all } biases = Biases::qkv;    // optional: qkv's, any; required: all
     bool permuted = false;                                       // q's and k's rows are ordered for adjacent RoPE pairs
     bool fused_qkv = false, fused_up = false;
@@ -76,7 +77,17 @@ struct GgufArchitecture {
     bool normalises = false;
     bool finetuned_rope = false;    // key rope.scaling.finetuned turns RoPE on
     int wide_layers = 0;            // 27B models' layers: score scale 1 / sqrt(C / NH)
+    bool body = false;              // an encoder without its head; sizes of tables as in the tensors
+    // Tensors with other names than those in gguf_tensors.cpp: ours, the file's.
+    std::vector<std::pair<std::string, const char*>> names = {};
+    // An encoder-decoder: its two stacks' names begin with enc. and dec. llama.cpp does not scale
+    // its logits. If the file has gates, `gated` is the activation.
+    bool stacks = false;
+    Act gated = Act::gelu_tanh;
+    std::string stack(bool encoder) const { return !stacks ? "" : encoder ? "enc." : "dec."; }
 };
+// The model that a GGUF file gets: of an encoder the body alone, as by llama.cpp's converter.
+Config gguf_model(Config c);
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // Checks the architecture's keys that are not in `read`, and returns those that are unknown. Exit
 // 3: a key changes the model in a way that flatgpt lacks.

@@ -74,6 +74,25 @@ const std::vector<GgufArchitecture>& architectures() {
          .rope_freqs = true,
          .finetuned_rope = true},
         {.name = "smollm3", .families = {"smollm3"}, .permuted = true},
+        {.name = "t5",
+         .families = {"t5", "mt5"},
+         .keys = {{"block_count", &C::encoder_layers},
+                  {"decoder_block_count", &C::L},
+                  {"decoder_start_token_id", &C::decoder_start},
+                  {"attention.layer_norm_epsilon", &C::norm_eps},
+                  {"logit_scale", &C::logit_scale}},
+         .fixed = {{"attention.relative_buckets_count", GgufValue::integer(RELATIVE_BUCKETS)}},
+         .names = {{"projw", "attn_o.weight"}},
+         .stacks = true},
+        {.name = "bert",
+         .families = {"bert", "distilbert", "roberta", "xlm-roberta", "camembert"},
+         .fixed = {{"attention.causal", GgufValue::boolean(false)}},
+         .biases = Biases::any,
+         .body = true,
+         .names = {{"post1w", "attn_output_norm.weight"},
+                   {"post1b", "attn_output_norm.bias"},
+                   {"post2w", "layer_output_norm.weight"},
+                   {"post2b", "layer_output_norm.bias"}}},
     };
     return all;
 }
@@ -82,11 +101,12 @@ const Family* find_family(const char* type) {
         if (!strcmp(f->type, type)) return f;
     return nullptr;
 }
-// Returns the architecture's first family whose use of a window and of experts is as given; if
-// there is none, its first family.
-const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
+// Returns the architecture's first family whose use of a window, of experts and of segments is as
+// given; if there is none, its first family.
+const Family* family_of(const GgufArchitecture& a, bool window, bool experts, bool segments) {
     for (const char* type : a.families)
-        if (const Family* f = find_family(type); bool(f->kinds.window) == window && bool(f->kinds.experts) == experts)
+        if (const Family* f = find_family(type);
+            bool(f->kinds.window) == window && bool(f->kinds.experts) == experts && bool(f->kinds.segments) == segments)
             return f;
     return find_family(a.families[0]);
 }
@@ -203,7 +223,7 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     if (value != c->HS)
         return fail(Exit::input, "%s: %sattention.value_length: expected %d as of keys, found %d", r.m.name.c_str(),
                     r.prefix.c_str(), c->HS, value);
-    c->score_scale = c->L == a.wide_layers ? 1 / std::sqrt(float(c->C / c->NH)) : 0;
+    c->score_scale = c->L == a.wide_layers ? 1 / std::sqrt(float(c->C / c->NH)) : a.stacks ? 1 : 0;
     if (a.window < 0) return {};
     c->window = a.window, c->global_every = a.global_every;
     TRY(r.take("attention.sliding_window", &c->window, 0));
@@ -244,11 +264,11 @@ Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
 
 // Chooses the family, and reads the fields whose keys all architectures have: first the sizes, from
 // which the family's defaults are computed, then the others.
-Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) {
+Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, int segments, Config* c) {
     int window = a.window, experts = 0;
     TRY(r.take("attention.sliding_window", &window, 0));
     if (reads(a, &Config::experts)) TRY(r.take(config_row(&Config::experts).gguf, &experts, 0));
-    c->family = family_of(a, a.window >= 0 && window > 0, experts > 0);
+    c->family = family_of(a, a.window >= 0 && window > 0, experts > 0, segments > 0);
     c->V = V;
     for (const bool sizes : {true, false}) {
         for (const ConfigRow& row : config_rows())
@@ -258,6 +278,8 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) 
         *c = c->family_defaults();
         c->NKV = c->NH, c->HS = c->C % c->NH ? 0 : c->C / c->NH;
     }
+    c->segments = segments;
+    if (a.body) *c = gguf_model(*c);
     return {};
 }
 
@@ -268,6 +290,7 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
     TRY(read_experts(r, a, c));
     if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
     if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // no scaling in windowed layers
+    if (a.stacks && c->tied) c->logit_scale = 1 / std::sqrt(float(c->C));    // as transformers
     for (const ConfigKey& k : a.keys) TRY(r.field(k, c));
     if (!c->window)    // unused fields get the family's values
         c->global_every = c->family->kinds.global_every, c->rope_local_theta = c->family->kinds.rope_local_theta;
@@ -277,7 +300,8 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
 Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
     std::vector<ExpectedTensor> wanted;
     std::map<std::string, std::vector<int64_t>> held;
-    const bool qkv = f.find("blk.0.attn_qkv.weight"), up = c.gated && !f.find("blk.0.ffn_gate.weight");
+    const std::string block = a.stack(false) + "blk.0.";
+    const bool qkv = f.find(block + "attn_qkv.weight"), up = c.gated && !f.find(block + "ffn_gate.weight");
     for (const Tensor& t : config_tensors(c))
         for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) {
             const GgufTensor* found = f.find(p.name);
@@ -293,13 +317,23 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
     return check_tensors(f.metadata().name, wanted, held);
 }
 
-void put(GgufKeys* m, const std::string& key, const GgufValue& v) { m->push_back({key, v}); }
+void put(GgufKeys* m, const std::string& key, const GgufValue& v) {
+    std::erase_if(*m, [&](auto& row) { return row.first == key; });
+    m->push_back({key, v});
+}
 }    // namespace
 
 const GgufArchitecture* find_gguf_architecture(const std::string& name) {
     for (const GgufArchitecture& a : architectures())
         if (name == a.name && find_family(a.families[0])) return &a;
     return nullptr;
+}
+
+Config gguf_model(Config c) {
+    if (c.family->heads.empty()) return c;
+    c.head = HeadKind::none, c.transform = HeadTransform::none, c.classes = {};
+    c.transform_act = c.activation;
+    return c;
 }
 
 std::vector<float> gguf_rope_divisors(const Config& c) {
@@ -352,14 +386,18 @@ Result<Config> gguf_config(const GgufFile& f, std::vector<std::string>* unknown)
     }
     const Reader r{m, name + "."};
     Config c;
-    TRY(read_sizes(r, *a, int(embeddings->shape[0]), &c));
-    TRY(read_fields(r, *a, divisors, &c));
+    const GgufTensor* segments = f.find("token_types.weight");
+    const bool table = a->body && segments && segments->shape.size() == 2 && segments->shape[0] <= 1024;
+    TRY(read_sizes(r, *a, int(embeddings->shape[0]), table ? int(segments->shape[0]) : 0, &c));
+    const std::string block = a->stack(false) + "blk.0.";
     c.tied = !f.find("output.weight");
-    c.head_bias = f.find("output.bias");
-    c.qkv_bias = f.find("blk.0.attn_q.bias") || f.find("blk.0.attn_qkv.bias");
-    c.proj_bias = f.find("blk.0.attn_output.bias");
-    c.up_bias = f.find("blk.0.ffn_up.bias");
-    c.down_bias = f.find("blk.0.ffn_down.bias");
+    TRY(read_fields(r, *a, divisors, &c));
+    if (!a->body) c.head_bias = f.find("output.bias");
+    c.qkv_bias = f.find(block + "attn_q.bias") || f.find(block + "attn_qkv.bias");
+    c.proj_bias = f.find(block + "attn_output.bias");
+    c.up_bias = f.find(block + "ffn_up.bias");
+    c.down_bias = f.find(block + "ffn_down.bias");
+    if (a->stacks && f.find(block + "ffn_gate.weight")) c.gated = true, c.activation = a->gated;
     if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", m.name.c_str(), s.message.c_str());
     TRY(match(f, c, *a));
     const std::vector<std::string> unread = TRY(gguf_unread_keys(m, r.read, c, *a));
@@ -403,9 +441,12 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
     for (const ConfigKey& k : a.keys) {
         const double value = config_value(c, config_row(k.field));
         if (k.form == ConfigKey::flag) put(&m, prefix + k.key, GgufValue::boolean(value == k.on));
+        else if (std::holds_alternative<int Config::*>(k.field)) integer(k.key, int(value));
         else if (value != 0)
             number(k.key, float(k.form == ConfigKey::inverse ? 1 / value : value));    // 0: key left out
     }
+    for (const auto& [key, value] : a.fixed) put(&m, prefix + key, value);
+    if (a.body) put(&m, "tokenizer.ggml.token_type_count", GgufValue::integer(std::max(1, c.segments)));
     return m;
 }
 
@@ -438,14 +479,16 @@ Result<const GgufArchitecture*> gguf_architecture_for(const Config& c) {
         const bool divisors = c.rope_scaling == RopeScaling::llama3 && a.rope_freqs;
         const Reader r{m, std::string(a.name) + "."};
         Config read;
-        TRY(read_sizes(r, a, c.V, &read));
+        TRY(read_sizes(r, a, c.V, c.segments, &read));
+        if (a.body) read.position_offset = c.position_offset, read.mask = c.mask;
+        if (a.may_untie) read.tied = c.tied;
         if (Status s = read_fields(r, a, divisors ? gguf_rope_divisors(c) : std::vector<float>{}, &read); !s.ok())
             return fail(Exit::usage, "GGUF's architecture %s cannot say this model%s", a.name, s.message.c_str());
         read.family = c.family;
         if (a.biases != GgufArchitecture::Biases::all) read.qkv_bias = c.qkv_bias;
         if (a.biases == GgufArchitecture::Biases::any)
             read.proj_bias = c.proj_bias, read.up_bias = c.up_bias, read.down_bias = c.down_bias;
-        if (a.may_untie) read.tied = c.tied;
+        if (a.stacks && c.gated) read.gated = true, read.activation = a.gated;
         const Config ours = simplest(c), theirs = simplest(read);
         std::vector<const ConfigRow*> differ;
         for (const ConfigRow& row : config_rows()) {

@@ -119,9 +119,18 @@ Result<std::vector<std::string>> gguf_unread_keys(const GgufMetadata& m, const s
                                                   const Config& c, const GgufArchitecture& a) {
     const std::string prefix = std::string(a.name) + ".";
     std::vector<std::string> unknown;
+    for (const auto& [key, value] : a.fixed) {
+        const GgufValue* found = m.find(prefix + key);
+        if (!found) return fail(Exit::input, "%s: %s%s: not found", m.name.c_str(), prefix.c_str(), key.c_str());
+        TRY(check_neutral(m.name, prefix + key, *found, {key.c_str(), double(value.integers[0])}, c, a));
+    }
+    auto is_fixed = [&](const std::string& key) {
+        return std::any_of(a.fixed.begin(), a.fixed.end(), [&](auto& row) { return row.first == key; });
+    };
     for (const auto& [name, value] : m.values) {
         if (!name.starts_with(prefix) || read.contains(name)) continue;
         const std::string key = name.substr(prefix.size());
+        if (is_fixed(key)) continue;
         const auto& rows = neutral_keys();
         const auto row = std::find_if(rows.begin(), rows.end(), [&](const NeutralKey& n) { return key == n.key; });
         if (row != rows.end()) TRY(check_neutral(m.name, name, value, *row, c, a));

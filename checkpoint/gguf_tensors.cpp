@@ -28,7 +28,8 @@ struct NameRow {
 const std::vector<NameRow>& name_rows() {
     static const std::vector<NameRow> rows = {
         {"wte", {"token_embd.weight"}},
-        {"wpe", {"position_embd.weight"}},
+        {"segw", {"token_types.weight"}},
+        {"relw", {"blk.0.attn_rel_b.weight"}},
         {"lnew", {"token_embd_norm.weight"}},
         {"lneb", {"token_embd_norm.bias"}},
         {"headw", {"output.weight"}},
@@ -44,6 +45,10 @@ const std::vector<NameRow>& name_rows() {
         {"projw", {"attn_output.weight"}},
         {"projb", {"attn_output.bias"}},
         {"post1w", {"post_attention_norm.weight"}},
+        {"lncw", {"cross_attn_norm.weight"}},
+        {"cross_qw", {"cross_attn_q.weight"}},
+        {"cross_kvw", {"cross_attn_k.weight", "cross_attn_v.weight"}},
+        {"cross_projw", {"cross_attn_o.weight"}},
         {"ln2w", {"ffn_norm.weight"}},
         {"ln2b", {"ffn_norm.bias"}},
         {"fcw", {"ffn_gate.weight", "ffn_up.weight"}},
@@ -58,6 +63,20 @@ const std::vector<NameRow>& name_rows() {
     };
     return rows;
 }
+
+// The parts of a tensor's name: "encoder.3.fcw" is fcw of the encoder's block 3.
+struct NameParts {
+    bool encoder;
+    int layer;    // -1: outside of blocks
+    std::string ours;
+    explicit NameParts(const std::string& name) : encoder(name.starts_with("encoder.")), layer(-1) {
+        ours = encoder ? name.substr(strlen("encoder.")) : name;
+        const size_t dot = ours.find('.');
+        if (dot == ours.npos) return;
+        layer = atoi(ours.c_str());
+        ours = ours.substr(dot + 1);
+    }
+};
 
 // Permutes rows of whole heads in place, between the model's order and the file's.
 void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, int HS, bool to_file) {
@@ -92,13 +111,14 @@ bool more_bits(int layer, int layers) {
 
 // Format of one tensor. If its rows are not whole blocks, the next larger format that fits.
 const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const std::string& piece, const Config& c) {
-    const bool choice = t.name.ends_with(".routerw") || t.name.ends_with(".shared_gatew");
-    if (t.vector || t.name == "wpe" || choice) return block_format(BlockType::f32);
+    const NameParts name(t.name);
+    const char* const floats[] = {"wpe", "segw", "relw", "routerw", "shared_gatew"};
+    if (t.vector || std::count(std::begin(floats), std::end(floats), name.ours)) return block_format(BlockType::f32);
     BlockType b = type.matrices;
     if (t.name == "headw" || (t.name == "wte" && c.tied)) b = type.head;
     const bool more = piece.find(".attn_v.") != piece.npos || piece.find(".attn_qkv.") != piece.npos ||
                       piece.find(".ffn_down") != piece.npos;
-    if (type.mixed && more && more_bits(atoi(t.name.c_str()), c.L)) b = BlockType::q6_k;
+    if (type.mixed && more && more_bits(name.layer, name.encoder ? c.encoder_layers : c.L)) b = BlockType::q6_k;
     auto fits = [&](BlockType x) { return t.cols % block_format(x).numbers == 0; };
     if (!fits(b)) b = b == BlockType::q4_k ? BlockType::q5_0 : b == BlockType::q6_k ? BlockType::q8_0 : b;
     return block_format(fits(b) ? b : BlockType::f16);
@@ -192,8 +212,10 @@ std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Co
     std::string name;
     CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name), "%s",
           name.c_str());    // checked by gguf_config
-    const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
-    return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
+    const GgufArchitecture& a = *find_gguf_architecture(name);
+    const std::string block = a.stack(false) + "blk.0.";
+    const bool qkv = file.find(block + "attn_qkv.weight"), up = c.gated && !file.find(block + "ffn_gate.weight");
+    return gguf_pieces(t, c, a, qkv, up);
 }
 // Row in memory of row r of `rows` in the file. Undoes the permutation of rows within heads.
 int64_t row_in_memory(const GgufPiece& p, const Rows& rows, int HS, int64_t r) {
@@ -294,10 +316,10 @@ const GgufFileType* find_gguf_file_type(const std::string& name) {
 
 std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufArchitecture& a, bool fused_qkv,
                                    bool fused_up) {
-    const size_t dot = t.name.find('.');
-    const std::string ours = dot == t.name.npos ? t.name : t.name.substr(dot + 1);
-    const std::string block = dot == t.name.npos ? "" : "blk." + t.name.substr(0, dot) + ".";
-    const int layer = atoi(t.name.c_str());
+    const auto [encoder, layer, ours] = NameParts(t.name);
+    const bool of_stack = layer >= 0 || ours == "relw" || ours.starts_with("lnf");
+    const std::string block = (of_stack ? a.stack(encoder) : "") +
+                              (layer < 0 ? "" : "blk." + std::to_string(layer) + ".");
     const float add = c.norm_plus && t.vector && ours.ends_with('w') ? 1 : 0;
     const bool weight = ours.ends_with('w'), up = ours.starts_with("fc") && ours.size() == 3;
     const bool shared = ours.starts_with("fc") && c.has_experts(layer), experts = ours.starts_with("expert_");
@@ -305,12 +327,16 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
         return {{block + (weight ? "attn_qkv.weight" : "attn_qkv.bias"), 0, t.file_rows}};
     if (up && !shared && (fused_up || !c.gated))
         return {{block + (weight ? "ffn_up.weight" : "ffn_up.bias"), 0, t.file_rows}};
+    if (ours == "wpe") return {{"position_embd.weight", c.position_offset, t.file_rows - c.position_offset}};
     std::vector<int64_t> rows = {t.file_rows};
     if (ours.starts_with("qkv")) rows = {c.attention_width(), c.NKV * c.HS, c.NKV * c.HS};
+    else if (ours.starts_with("cross_kv")) rows = {c.NKV * c.HS, c.NKV * c.HS};
     else if (up) rows = {c.ffn_width(layer), c.ffn_width(layer)};
     else if (ours == "expert_upw") rows = {c.expert_ffn, c.expert_ffn};
     else if (experts) rows = {c.C};
     std::vector<GgufPiece> pieces;
+    for (const auto& [name, file] : a.names)
+        if (ours == name) return {{block + file, 0, t.file_rows, 0, add}};
     for (const NameRow& row : name_rows()) {
         if (ours != row.ours) continue;
         int64_t first = 0;

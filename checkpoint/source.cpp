@@ -52,7 +52,7 @@ static Result<Config> adapter_config(const ModelSource& m) {
 }
 
 std::string checkpoint_tokenizer_file(const std::string& path) {
-    for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
+    for (const char* name : {"/tokenizer.json", "/tokenizer.model", "/spiece.model"})
         if (exists(path + name)) return path + name;
     if (exists(path + "/vocab.json") && exists(path + "/merges.txt")) return path + "/vocab.json";
     return path;

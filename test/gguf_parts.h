@@ -70,7 +70,7 @@ inline Loaded load(const std::string& path) {
     Loaded m;
     const Result<Config> c = checkpoint_config(path);
     REQUIRE_MESSAGE(c.ok(), c.status.message);
-    REQUIRE(m.g->allocate(c.value, {RunMode::infer, 1, 1}).ok());
+    REQUIRE(m.g->allocate(gguf_model(c.value), {.mode = RunMode::infer, .B = 1, .S = 1, .spans = true}).ok());
     const Status s = checkpoint_weights(path, *m.g);
     REQUIRE_MESSAGE(s.ok(), s.message);
     return m;

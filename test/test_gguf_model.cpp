@@ -95,10 +95,11 @@ TEST_CASE("gguf model: tensors and keys are those of llama.cpp's converter") {
         const auto differ = config_listed(read.value, &config.value);
         CHECK_MESSAGE(differ.empty(), config_text(read.value, differ), " for ", config_text(config.value, differ));
         // llama.cpp makes no difference between Mistral without a window and Llama.
-        if (family != "mistral_full") CHECK(read.value.family == m.g->c.family);
+        // RoBERTa's table of positions has lost what tells it from BERT's.
+        if (family != "mistral_full" && family != "../encoders/roberta_base") CHECK(read.value.family == m.g->c.family);
         CHECK(config.value.family == read.value.family);
     }
-    CHECK(families == 20);
+    CHECK(families == 25);
 }
 
 TEST_CASE("gguf model: there and back in every type") {

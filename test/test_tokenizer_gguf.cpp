@@ -122,7 +122,7 @@ TEST_CASE("tokenizers: hostile GGUF arrays are exit 3") {
     } wrong[] = {{[](auto& g) { g.tokens.clear(); }, "tokens: expected 1"},
                  {[](auto& g) { g.token_type.pop_back(); }, "token_type"},
                  {[](auto& g) { g.model = "llama"; }, "scores"},
-                 {[](auto& g) { g.model = "bert"; }, "expected gpt2, llama or gemma4, found bert"},
+                 {[](auto& g) { g.model = "rwkv"; }, "expected gpt2, llama, gemma4, t5 or bert, found rwkv"},
                  {[](auto& g) { g.pre = "new"; }, "found new"},
                  {[](auto& g) { g.bos_token_id = 5000; }, "bos_token_id"},
                  {[](auto& g) { g.eot_token_id = 5000; }, "eot_token_id"},

@@ -9,6 +9,7 @@
 #include "checkpoint/gguf.h"
 #include "checkpoint/model_card.h"
 #include "data/tokenizer_files/tokenizer_gguf.h"
+#include "infer/embed/embeddings.h"
 #include "layers/ops.h"
 
 namespace fs = std::filesystem;
@@ -57,6 +58,24 @@ Status check_out(const Options& o, bool to_gguf) {
     return check_writable(o.out, "OUT");
 }
 
+// Prints what llama.cpp does otherwise, and what a GGUF file leaves out. whole: the model with its
+// head.
+void note_losses(const GgufArchitecture& written, const Config& config, const Config& whole) {
+    if (written.window_unused && config.window && config.window < config.T)
+        Progress().note(
+            formatted("note: llama.cpp does not use this model's window of %d tokens: beyond it, it says "
+                      "other things than flatgpt",
+                      config.window));
+    if (written.stacks && config.logit_scale != 1)
+        Progress().note(
+            formatted("note: llama.cpp does not multiply this model's logits by %.4g: greedy texts are the same, and a "
+                      "temperature there is %.4g times the one here",
+                      double(config.logit_scale), 1 / double(config.logit_scale)));
+    if (whole.head != config.head || whole.transform != config.transform)
+        Progress().note(formatted("note: GGUF's %s is the body of an encoder, for embed: %s is left out", written.name,
+                                  whole.head == HeadKind::none ? "the pooler" : "the head"));
+}
+
 Status convert(Options o) {
     o.out = without_slashes(o.out);
     const bool to_gguf = o.out.ends_with(".gguf");
@@ -73,7 +92,7 @@ Status convert(Options o) {
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(check_apart(from.path, o.out));
     TRY(check_out(o, to_gguf));
-    const Config config = TRY(checkpoint_config(from));
+    const Config whole = TRY(checkpoint_config(from)), config = to_gguf ? gguf_model(whole) : whole;
     const Overwrite overwrite = o.overwrite ? Overwrite::yes : Overwrite::no;
     if (o.adapter_only) {
         if (!to_gguf || !config.adapter.any())
@@ -87,11 +106,7 @@ Status convert(Options o) {
     }
     // A configuration that no GGUF architecture expresses fails here, before the weights are read.
     const GgufArchitecture* written = to_gguf ? TRY(gguf_architecture_for(config)) : nullptr;
-    if (written && written->window_unused && config.window && config.window < config.T)
-        Progress().note(
-            formatted("note: llama.cpp does not use this model's window of %d tokens: beyond it, it says "
-                      "other things than flatgpt",
-                      config.window));
+    if (written) note_losses(*written, config, whole);
     const Tokenizer tokenizer = TRY(checkpoint_tokenizer(from));
     const GgufKeys vocabulary = to_gguf ? TRY(gguf_vocabulary(tokenizer, config.V)) : GgufKeys{};
     const GenerationConfig generation = to_gguf ? GenerationConfig{} : TRY(checkpoint_generation(from.path));
@@ -103,6 +118,9 @@ Status convert(Options o) {
     const ModelCard card = checkpoint_card(from);
     if (!to_gguf) return checkpoint_export(o.out, weights, tokenizer, generation, card_readme(card), overwrite);
     GgufKeys keys = card_keys(card);
+    if (written->body)
+        if (const std::optional<Pooling> pooling = TRY(sentence_config(from.path)).pooling)
+            keys.push_back({written->name + std::string(".pooling_type"), GgufValue::integer(gguf_pooling(*pooling))});
     keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());
     auto produce = [&](const FileSink& sink) {
         TRY(gguf_save(weights, *type, stem_of(o.out), keys, sink));

@@ -3,7 +3,8 @@
 
 namespace {
 const std::string PREFIX = "tokenizer.ggml.", TEMPLATE = "tokenizer.chat_template";
-const std::string SPACE_PREFIX = "tokenizer.flatgpt.space_prefix";
+const std::string SPACE_PREFIX = "tokenizer.flatgpt.space_prefix", HUGGINGFACE = "tokenizer.huggingface.json";
+const std::string CHARSMAP = PREFIX + "precompiled_charsmap";
 struct IdRow {
     const char* key;
     int GgufTokenizer::*field;
@@ -11,10 +12,15 @@ struct IdRow {
 constexpr IdRow IDS[] = {
     {"bos_token_id", &GgufTokenizer::bos_token_id},         {"eos_token_id", &GgufTokenizer::eos_token_id},
     {"unknown_token_id", &GgufTokenizer::unknown_token_id}, {"padding_token_id", &GgufTokenizer::padding_token_id},
-    {"eot_token_id", &GgufTokenizer::eot_token_id},         {"eom_token_id", &GgufTokenizer::eom_token_id}};
+    {"eot_token_id", &GgufTokenizer::eot_token_id},         {"eom_token_id", &GgufTokenizer::eom_token_id},
+    {"cls_token_id", &GgufTokenizer::cls_token_id},         {"seperator_token_id", &GgufTokenizer::seperator_token_id},
+    {"mask_token_id", &GgufTokenizer::mask_token_id}};
 constexpr IdRow FLAGS[] = {{"add_bos_token", &GgufTokenizer::add_bos_token},
                            {"add_eos_token", &GgufTokenizer::add_eos_token},
-                           {"add_space_prefix", &GgufTokenizer::add_space_prefix}};
+                           {"add_space_prefix", &GgufTokenizer::add_space_prefix},
+                           {"remove_extra_whitespaces", &GgufTokenizer::remove_extra_whitespaces},
+                           {"normalizer.lowercase", &GgufTokenizer::lowercase},
+                           {"normalizer.strip_accents", &GgufTokenizer::strip_accents}};
 // llama.cpp warns of a missing pre, and does not load a file without merges.
 void warn_of_missing_keys(const GgufTokenizer& g, const Tokenizer& made, const std::string& name) {
     const Vocabulary& v = made.vocabulary();
@@ -56,6 +62,10 @@ Result<Tokenizer> gguf_tokenizer(const GgufFile& file) {
         TRY(m.get(PREFIX + row.key, &yes));
         t.*row.field = yes;
     }
+    std::vector<int64_t> map;
+    if (m.has(CHARSMAP)) TRY(m.get(CHARSMAP, &map));
+    t.charsmap.assign(map.begin(), map.end());
+    if (m.has(HUGGINGFACE)) TRY(m.get(HUGGINGFACE, &t.huggingface));
     if (m.has(TEMPLATE)) TRY(m.get(TEMPLATE, &t.chat_template));
     if (m.has(SPACE_PREFIX)) TRY(m.get(SPACE_PREFIX, &t.space_prefix));
     Tokenizer made = TRY(tokenizer_from_gguf(t, m.name));
@@ -71,7 +81,7 @@ Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
     for (size_t id = t.tokens.size(); id < size_t(V); id++) {
         t.tokens.push_back("[PAD" + std::to_string(id) + "]");
         t.token_type.push_back(5);
-        if (!t.scores.empty()) t.scores.push_back(0);
+        if (!t.scores.empty()) t.scores.push_back(t.model == "t5" ? -1e4f : 0);    // as converters do
     }
     GgufKeys keys = {{PREFIX + "model", GgufValue::text(t.model)},
                      {PREFIX + "pre", GgufValue::text(t.pre)},
@@ -84,6 +94,9 @@ Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
         if (t.*row.field >= 0) keys.push_back({PREFIX + row.key, GgufValue::integer(t.*row.field)});
     for (const IdRow& row : FLAGS)
         if (t.*row.field >= 0) keys.push_back({PREFIX + row.key, GgufValue::boolean(t.*row.field)});
+    if (const auto* map = reinterpret_cast<const unsigned char*>(t.charsmap.data()); !t.charsmap.empty())
+        keys.push_back({CHARSMAP, {GgufType::u8, true, {map, map + t.charsmap.size()}, {}, {}}});
+    if (!t.huggingface.empty()) keys.push_back({HUGGINGFACE, GgufValue::text(t.huggingface)});
     if (!t.space_prefix.empty()) keys.push_back({SPACE_PREFIX, GgufValue::text(t.space_prefix)});
     if (!t.chat_template.empty()) keys.push_back({TEMPLATE, GgufValue::text(t.chat_template)});
     return keys;

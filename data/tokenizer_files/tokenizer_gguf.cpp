@@ -62,14 +62,16 @@ Status check(const GgufTokenizer& g, const std::string& name) {
     if (n == 0 || n > MAX_TOKENS) return wrong("tokens", "1 to 1048576 tokens", std::to_string(n));
     if (!g.token_type.empty() && g.token_type.size() != n)
         return wrong("token_type", std::to_string(n) + " numbers", std::to_string(g.token_type.size()));
-    if (g.model == "llama" && g.scores.size() != n)
+    if ((g.model == "llama" || g.model == "t5") && g.scores.size() != n)
         return wrong("scores", std::to_string(n) + " numbers", std::to_string(g.scores.size()));
     struct {
         const char* key;
         int id;
     } ids[] = {{"bos_token_id", g.bos_token_id},         {"eos_token_id", g.eos_token_id},
                {"unknown_token_id", g.unknown_token_id}, {"padding_token_id", g.padding_token_id},
-               {"eot_token_id", g.eot_token_id},         {"eom_token_id", g.eom_token_id}};
+               {"eot_token_id", g.eot_token_id},         {"eom_token_id", g.eom_token_id},
+               {"cls_token_id", g.cls_token_id},         {"seperator_token_id", g.seperator_token_id},
+               {"mask_token_id", g.mask_token_id}};
     for (auto& [key, id] : ids)
         if (id < -1 || id >= int64_t(n)) return wrong(key, "an id below " + std::to_string(n), std::to_string(id));
     return {};
@@ -117,6 +119,12 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
     TRY(check(g, name));
     Vocabulary v;
     bool add_bos = false;
+    if (g.model == "t5" || g.model == "bert") {
+        v = TRY(pieces_of_gguf(g, name));
+        v.ends = ends_of(g, v);
+        v.chat_template = g.chat_template;
+        return Tokenizer(std::move(v));
+    }
     if (g.model == "llama") {
         std::vector<ScoredPiece> pieces;
         for (size_t id = 0; id < g.tokens.size(); id++)
@@ -148,8 +156,8 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
         TRY(read_merges(g, name, v));
         if (v.symbols == Symbols::characters) v.unknown = g.unknown_token_id, v.fuse_unknown = true;
     } else {
-        return fail(Exit::input, "%s: tokenizer.ggml.model: expected gpt2, llama or gemma4, found %s", name.c_str(),
-                    g.model.c_str());
+        return fail(Exit::input, "%s: tokenizer.ggml.model: expected gpt2, llama, gemma4, t5 or bert, found %s",
+                    name.c_str(), g.model.c_str());
     }
     v.bos = g.bos_token_id, v.eos = g.eos_token_id, v.pad = g.padding_token_id;
     if (v.bos >= 0 && (g.add_bos_token < 0 ? add_bos : g.add_bos_token == 1)) v.before = {v.bos};
@@ -202,10 +210,8 @@ const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     if (ours.encode(" " + text) != theirs.encode(" " + text)) return "a space at the beginning of a text";
     return ours.decode(ids) == theirs.decode(ids) ? nullptr : "decoder";
 }
-}    // namespace
 
-Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
-    const Vocabulary& v = t.vocabulary();
+GgufTokenizer merges_to_gguf(const Vocabulary& v) {
     GgufTokenizer g;
     const bool bytes = v.symbols == Symbols::bytes;
     g.pre = bytes ? pre_of(v) : "default";
@@ -240,8 +246,22 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
         const bool symbols = std::any_of(v.added.begin(), v.added.end(), [](auto& a) { return a.user_defined; });
         g.space_prefix = first ? "first" : always ? "always" : symbols ? "user_defined" : "";
     }
+    return g;
+}
+// Whether all that a tokenizer.json can say of the tokenizer is equal.
+bool same_json(const Tokenizer& t, const Result<Tokenizer>& other) {
+    return other.ok() && other.value.vocabulary().normalization == t.vocabulary().normalization &&
+           other.value.to_json() == t.to_json();
+}
+}    // namespace
+
+Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
+    const Vocabulary& v = t.vocabulary();
+    const bool merges = v.model == ModelKind::bpe;
+    GgufTokenizer g = merges ? merges_to_gguf(v) : pieces_to_gguf(v);
     g.bos_token_id = v.bos, g.eos_token_id = v.eos, g.padding_token_id = v.pad;
     g.unknown_token_id = v.unknown;
+    g.cls_token_id = v.cls, g.seperator_token_id = v.sep, g.mask_token_id = v.mask;
     std::vector<int> ends = v.ends;
     std::erase_if(ends,
                   [&](int id) { return size_t(id) >= v.tokens.size(); });    // files may list ids beyond the vocabulary
@@ -250,7 +270,12 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     g.add_bos_token = !v.before.empty();
     g.add_eos_token = !v.after.empty();
     g.chat_template = v.chat_template;
-    const Result<Tokenizer> back = tokenizer_from_gguf(g, "GGUF");
+    Result<Tokenizer> back = tokenizer_from_gguf(g, "GGUF");
+    if (!merges && !same_json(t, back)) {
+        g.huggingface = t.to_json();
+        back = tokenizer_from_gguf(g, "GGUF");
+        if (same_json(t, back)) return g;
+    }
     const char* const lost = back.ok() ? difference(t, back.value) : back.status.message.c_str();
     if (!lost) return g;
     return fail(Exit::usage,
@@ -261,6 +286,14 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
 
 std::string beyond_gguf(const Tokenizer& t) {
     const Vocabulary& v = t.vocabulary();
+    if (v.model != ModelKind::bpe) {
+        GgufTokenizer keys = tokenizer_to_gguf(t).value;
+        keys.huggingface.clear();
+        const Result<Tokenizer> theirs = tokenizer_from_gguf(keys, "GGUF");
+        if (theirs.ok() && theirs.value.encode(TORTURE) == t.encode(TORTURE)) return "";
+        return "steps of the tokenizer.json, so llama.cpp gives some texts other ids; flatgpt reads it whole from the "
+               "key tokenizer.huggingface.json";
+    }
     std::string lost;
     auto add = [&](const std::string& what) { lost += (lost.empty() ? "" : "; ") + what; };
     auto list = [&](const char* what, auto is) {

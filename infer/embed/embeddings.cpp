@@ -9,6 +9,7 @@
 #include "base/command.h"
 #include "base/element.h"
 #include "base/file.h"
+#include "files/gguf.h"
 #include "files/json.h"
 
 namespace {
@@ -46,8 +47,21 @@ Status check_modules(const std::string& path, const nlohmann::json& j) {
 }
 }    // namespace
 
+int gguf_pooling(Pooling pooling) { return pooling == Pooling::mean ? 1 : pooling == Pooling::first ? 2 : 3; }
+
 Result<SentenceConfig> sentence_config(const std::string& directory) {
     SentenceConfig config;
+    if (is_gguf(directory)) {
+        const GgufFile file = TRY(GgufFile::open(directory));
+        std::string architecture;
+        int pooling = 0;
+        TRY(file.metadata().get("general.architecture", &architecture));
+        const std::string key = architecture + ".pooling_type";
+        if (file.metadata().has(key)) TRY(file.metadata().get(key, &pooling, 0, 4));
+        for (const Pooling each : {Pooling::mean, Pooling::first, Pooling::last})
+            if (pooling == gguf_pooling(each)) config.pooling = each;
+        return config;
+    }
     const std::string modules = directory + "/modules.json", pooling = directory + "/1_Pooling/config.json",
                       settings = directory + "/sentence_bert_config.json";
     if (const nlohmann::json j = TRY(read_json(modules)); !j.is_null()) TRY(check_modules(modules, j));

@@ -19,7 +19,8 @@ struct SentenceConfig {
 // Reads 1_Pooling/config.json and, for max_seq_length, sentence_bert_config.json, where they exist;
 // without it, beside a pooling, tokenizer_config.json's model_max_length.
 // Exit 3: a file is damaged, the pooling is another one, or modules.json lists a module besides
-// Transformer, Pooling and Normalize.
+// Transformer, Pooling and Normalize. Of a GGUF file: its pooling_type.
+int gguf_pooling(Pooling pooling);    // value of pooling_type
 Result<SentenceConfig> sentence_config(const std::string& directory);
 
 struct EmbedOptions {

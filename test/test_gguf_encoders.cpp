@@ -1,0 +1,209 @@
+// test_gguf_encoders.cpp - encoder-decoders and encoders as GGUF files: there and back, texts and
+// vectors from a file, keys that have one value, and Unigram's and WordPiece's tokenizers.
+#include <filesystem>
+
+#include "data/tokenizer_files/tokenizer_gguf.h"
+#include "files/json.h"
+#include "gguf_parts.h"
+#include "model/families/families.h"
+#include "tokenizers.h"
+#include "toy_run.h"
+
+namespace {
+const std::string PIECES = "test/golden/pieces/", PAIRS = "test/golden/pairs/", ENCODERS = "test/golden/encoders/";
+
+std::string converted(const std::string& from, const std::string& to, const std::string& note = "") {
+    const ProcessResult r = must({"convert", from, to});
+    CHECK_MESSAGE(contains(r.err, note.empty() ? "wrote" : note), r.err);
+    return to;
+}
+// A directory of a T5 with random weights and a tokenizer of Unigram.
+std::string toy_t5(const std::string& dir) {
+    const Tokenizer tokenizer = load_tokenizer("test/golden/seq2seq/t5.json");
+    Config c = config_named("t5:d1").value;
+    c.V = tokenizer.vocab_size() + 3;
+    c.T = 64;
+    c.encoder_layers = 2;
+    Loaded m;
+    REQUIRE(m.g->allocate(c, {RunMode::infer, 1, 1}).ok());
+    m.g->init(5);
+    REQUIRE(checkpoint_export(dir, weights_reader(*m.g), tokenizer, {}, "", Overwrite::no).ok());
+    return dir;
+}
+}    // namespace
+
+TEST_CASE("gguf encoders: a directory to GGUF and back keeps configuration and bits") {
+    const std::string dir = temporary_directory();
+    for (const std::string& from : {PAIRS + "t5", PAIRS + "t5_gated", PAIRS + "mt5", ENCODERS + "bert",
+                                    ENCODERS + "bert_base", ENCODERS + "distilbert_base"}) {
+        CAPTURE(from);
+        const std::string name = std::filesystem::path(from).filename();
+        const std::string file = converted(from, dir + "/" + name + ".gguf"), back = converted(file, dir + "/" + name);
+        const std::vector<float> weights = load(from).weights();
+        CHECK(load(file).weights() == weights);
+        CHECK(load(back).weights() == weights);
+        Config expected = gguf_model(checkpoint_config(from).value);
+        if (name == "mt5") expected.family = checkpoint_config(PAIRS + "t5").value.family;
+        CHECK(checkpoint_config(file).value == expected);
+        CHECK(checkpoint_config(back).value == expected);
+    }
+    const nlohmann::json bert = nlohmann::json::parse(read_file(dir + "/bert_base/config.json"));
+    CHECK(bert["model_type"] == "bert");
+    CHECK(bert["architectures"] == nlohmann::json({"BertModel"}));
+    // RoBERTa's first two positions are of no text, and its file is BERT's.
+    const std::string file = converted(ENCODERS + "roberta", dir + "/r.gguf", "for embed: the head is left out");
+    CHECK(checkpoint_config(file).value.family->type == std::string("bert"));
+    const ProcessResult r = run_flatgpt({"convert", ENCODERS + "bert_relu", dir + "/relu.gguf"});
+    CHECK(r.exit_code == 2);
+    CHECK_MESSAGE(contains(r.err, "its architecture bert has activation gelu"), r.err);
+}
+
+TEST_CASE("gguf encoders: texts and vectors from a file are those from its directory") {
+    const std::string dir = temporary_directory(), from = toy_t5(dir + "/t5");
+    const std::string file = converted(from, dir + "/t5.gguf", ""), back = converted(file, dir + "/back");
+    auto sampled = [](const std::string& model) {
+        return must({"sample", model, "--source", "a small test", "--tokens", "12", "--temperature", "1.5", "--seed",
+                     "4", "--json"})
+            .out;
+    };
+    CHECK(sampled(from).size() > 20);
+    CHECK(sampled(file) == sampled(from));
+    CHECK(sampled(back) == sampled(from));
+    CHECK(read_file(back + "/tokenizer.json") == read_file(from + "/tokenizer.json"));
+    converted(PAIRS + "t5", dir + "/scaled.gguf", "does not multiply this model's logits by 0.25");
+    // A sentence-transformers directory, whose pooling is the first position.
+    const std::string bert = "test/golden/eval/bert", text = dir + "/texts";
+    write_file(text, "a b c\nthe second text\n");
+    auto embedded = [&](const std::string& model, const char* pooling = "auto") {
+        return must({"embed", model, "--text", text, "--dtype", "fp32", "--device", "cpu", "--pooling", pooling}).out;
+    };
+    const std::string vectors = converted(bert, dir + "/bert.gguf");
+    CHECK(embedded(vectors) == embedded(bert));
+    CHECK(embedded(vectors) != embedded(bert, "mean"));
+    converted(vectors, dir + "/again.gguf");
+    CHECK(embedded(dir + "/again.gguf") == embedded(bert));
+}
+
+TEST_CASE("gguf encoders: keys with one value, and what files may leave out") {
+    const std::string dir = temporary_directory(), path = dir + "/a.gguf";
+    auto read = [&](const std::string& from, const std::function<void(Parts&)>& change) {
+        REQUIRE(save(*load(from).g, "f32", path).ok());
+        Parts p = parts_of(path);
+        change(p);
+        write_file(path, p.written());
+        return checkpoint_config(path);
+    };
+    auto without = [](const std::string& key) {
+        return [key](Parts& p) { std::erase_if(p.keys, [&](auto& row) { return row.first == key; }); };
+    };
+    auto refused = [&](const std::string& from, const std::function<void(Parts&)>& change, const std::string& message) {
+        const Status s = read(from, change).status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(contains(s.message, message), s.message);
+    };
+    const std::string t5 = PAIRS + "t5", buckets = "t5.attention.relative_buckets_count";
+    refused(
+        t5, [&](Parts& p) { p[buckets] = GgufValue::integer(16); },
+        buckets + ": flatgpt runs only models where it is 32");
+    refused(t5, without(buckets), buckets + ": not found");
+    const std::string causal = "bert.attention.causal";
+    refused(
+        ENCODERS + "bert_base", [&](Parts& p) { p[causal] = GgufValue::boolean(true); }, "is false, found true");
+    refused(ENCODERS + "bert_base", without(causal), causal + ": not found");
+    CHECK(read(t5, without("t5.logit_scale")).value.logit_scale == 0.25f);    // as transformers
+    CHECK(read(PAIRS + "t5_gated", without("t5.logit_scale")).value.logit_scale == 1);
+    CHECK(read(t5, without("t5.decoder_start_token_id")).value.decoder_start == 0);
+    // Without the decoder's number of blocks it has as many as the encoder, so tensors are missing.
+    refused(t5, without("t5.decoder_block_count"), "dec.blk.2");
+    // The tables of positions and segments stay floats in any type.
+    for (const auto& [from, name] :
+         {std::pair{t5, "enc.blk.0.attn_rel_b.weight"}, {ENCODERS + "bert_base", "token_types.weight"}}) {
+        REQUIRE(save(*load(from).g, "q8_0", path).ok());
+        CHECK(GgufFile::open(path).value.find(name)->format->type == BlockType::f32);
+    }
+}
+
+TEST_CASE("gguf encoders: arrays keep a tokenizer of Unigram or WordPiece whole") {
+    const auto cases = nlohmann::json::parse(read_file(PIECES + "cases.json"));
+    // Steps that llama.cpp lacks come with the whole tokenizer.json.
+    const std::map<std::string, bool> names = {
+        {"bert.json", false},   {"bert_cased.json", false}, {"unigram.model", false}, {"t5.json", true},
+        {"t5_runs.json", true}, {"first.json", true},       {"albert.json", true},    {"bytes.json", true}};
+    for (const auto& [name, whole] : names) {
+        CAPTURE(name);
+        const Tokenizer t = load_tokenizer(PIECES + name);
+        const Result<GgufTokenizer> g = tokenizer_to_gguf(t);
+        REQUIRE_MESSAGE(g.ok(), g.status.message);
+        CHECK(!g.value.huggingface.empty() == whole);
+        const Result<GgufKeys> keys = gguf_vocabulary(t, t.vocab_size() + 5);
+        REQUIRE(keys.ok());
+        const std::string path = temporary_directory() + "/a.gguf";
+        Parts p;
+        p.keys = keys.value;
+        write_file(path, p.written());
+        const Result<Tokenizer> back = gguf_tokenizer(GgufFile::open(path).value);
+        REQUIRE_MESSAGE(back.ok(), back.status.message);
+        CHECK(back.value.to_json() == t.to_json());
+        CHECK(back.value.fingerprint() == t.fingerprint());
+        CHECK(back.value.config_json() == t.config_json());
+        for (const std::string text : cases["texts"]) {
+            CAPTURE(text);
+            CHECK(back.value.encode_text(text, 0, true).ids == t.encode_text(text, 0, true).ids);
+        }
+    }
+    CHECK(beyond_gguf(load_tokenizer(PIECES + "unigram.model")).empty());
+    CHECK(contains(beyond_gguf(load_tokenizer(PIECES + "albert.json")), "llama.cpp gives some texts other ids"));
+    // A word's beginning has a mark, its continuation none.
+    const GgufTokenizer bert = tokenizer_to_gguf(load_tokenizer(PIECES + "bert.json")).value;
+    const std::vector<std::string> spelled = load_tokenizer(PIECES + "bert.json").vocabulary().tokens;
+    int begins = 0, continues = 0;
+    for (size_t id = 5; id < spelled.size(); id++) {
+        const bool inside = spelled[id].starts_with("##");
+        (inside ? continues : begins)++;
+        CHECK(bert.tokens[id] == (inside ? spelled[id].substr(2) : SPACE_MARK + spelled[id]));
+    }
+    CHECK(begins > 50);
+    CHECK(continues > 50);
+    CHECK(bert.tokens[2] == "[CLS]");
+    CHECK(bert.bos_token_id == 2);
+    CHECK(bert.seperator_token_id == 3);
+}
+
+TEST_CASE("gguf encoders: hostile arrays of Unigram and WordPiece are exit 3") {
+    const GgufTokenizer t5 = tokenizer_to_gguf(load_tokenizer(PIECES + "t5.json")).value;
+    const GgufTokenizer keys = tokenizer_to_gguf(load_tokenizer(PIECES + "unigram.model")).value;
+    const GgufTokenizer bert = tokenizer_to_gguf(load_tokenizer(PIECES + "bert.json")).value;
+    auto refused = [](GgufTokenizer g, const std::function<void(GgufTokenizer&)>& change, const char* message) {
+        change(g);
+        const Status s = tokenizer_from_gguf(g, "t").status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(contains(s.message, message), s.message);
+    };
+    refused(
+        t5, [](auto& g) { g.scores.pop_back(); }, "scores");
+    refused(
+        t5, [](auto& g) { g.tokens[7] += "x"; }, "token 7: expected");
+    refused(
+        t5, [](auto& g) { g.huggingface = "{"; }, "tokenizer.huggingface.json");
+    refused(
+        t5, [&](auto& g) { g.huggingface = load_tokenizer(PIECES + "bert.json").to_json(); }, "expected Unigram");
+    refused(
+        t5, [](auto& g) { g.mask_token_id = 5000; }, "mask_token_id");
+    refused(
+        keys, [](auto& g) { g.charsmap = "damaged"; }, "precompiled_charsmap");
+    refused(
+        keys, [](auto& g) { g.tokens[9] = g.tokens[8]; }, "two tokens are");
+    refused(
+        bert, [](auto& g) { g.tokens[9] = std::string(600, 'a'); }, "at most 512 bytes");
+    refused(
+        bert, [](auto& g) { g.bos_token_id = g.cls_token_id = -1, g.tokens.resize(90), g.token_type.resize(90); },
+        "expected [CLS] and [SEP]");
+    // Ids at the arrays' end, which only fill the embeddings.
+    GgufTokenizer padded = keys;
+    padded.eos_token_id = int(padded.tokens.size());
+    padded.tokens.push_back("[PAD]"), padded.token_type.push_back(5), padded.scores.push_back(0);
+    const Result<Tokenizer> t = tokenizer_from_gguf(padded, "t");
+    REQUIRE(t.ok());
+    CHECK(t.value.encode_text("a").ids.back() == padded.eos_token_id);
+    CHECK(t.value.vocab_size() == padded.eos_token_id + 1);
+}
