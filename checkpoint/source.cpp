@@ -6,6 +6,7 @@
 #include "adapter_files.h"
 #include "checkpoint.h"
 #include "data/tokenizer_files/tokenizer_gguf.h"
+#include "data/tokenizer_files/vocab_merges.h"
 #include "disk.h"
 #include "foreign.h"
 #include "gguf.h"
@@ -55,6 +56,7 @@ std::string checkpoint_tokenizer_file(const std::string& path) {
     for (const char* name : {"/tokenizer.json", "/tokenizer.model", "/spiece.model"})
         if (exists(path + name)) return path + name;
     if (exists(path + "/vocab.json") && exists(path + "/merges.txt")) return path + "/vocab.json";
+    if (const std::string config = path + "/tokenizer_config.json"; is_byt5(config)) return config;
     return path;
 }
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m) {

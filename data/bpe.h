@@ -33,10 +33,10 @@ class Tokenizer {
     Tokenizer();    // empty: vocab_size() == 0
     explicit Tokenizer(Vocabulary vocabulary);
     static Tokenizer gpt2();    // built in: 50,257 tokens
-    // path: "gpt2"; a tokenizer.json, SentencePiece's tokenizer.model or spiece.model, vocab.json
-    // with merges.txt, or BERT's vocab.txt; a directory with one of these; or a GGUF file. Beside
-    // any but a GGUF file, tokenizer_config.json, chat_template.jinja and EOS ids in config.json
-    // and generation_config.json are read, too. Exit 3, 4.
+    // path: "gpt2"; a tokenizer.json, tokenizer.model or spiece.model, vocab.json with merges.txt,
+    // BERT's vocab.txt, ByT5's tokenizer_config.json; a directory with one of these; a GGUF file.
+    // Beside any but a GGUF file, tokenizer_config.json, chat_template.jinja and EOS ids in
+    // config.json and generation_config.json are read, too. Exit 3, 4.
     static Result<Tokenizer> load(const std::string& path);
     static Result<Tokenizer> parse(std::string_view json, const std::string& name);    // name: for messages
     // merges[i] is the pair of ids whose concatenation is token 256 + i. Tokens below 256 are

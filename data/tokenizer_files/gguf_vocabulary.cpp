@@ -89,7 +89,7 @@ Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
                      {PREFIX + "token_type", GgufValue::integer_array({t.token_type.begin(), t.token_type.end()})}};
     if (!t.scores.empty())
         keys.push_back({PREFIX + "scores", GgufValue::number_array({t.scores.begin(), t.scores.end()})});
-    if (!t.merges.empty()) keys.push_back({PREFIX + "merges", GgufValue::text_array(t.merges)});
+    if (t.model == "gpt2" || !t.merges.empty()) keys.push_back({PREFIX + "merges", GgufValue::text_array(t.merges)});
     for (const IdRow& row : IDS)
         if (t.*row.field >= 0) keys.push_back({PREFIX + row.key, GgufValue::integer(t.*row.field)});
     for (const IdRow& row : FLAGS)

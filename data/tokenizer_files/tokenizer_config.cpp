@@ -228,6 +228,8 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         file /= "tokenizer.json";
         for (const char* other : {"tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"})
             if (!fs::exists(file, error)) file.replace_filename(other);
+        if (!fs::exists(file, error) && is_byt5(path + "/tokenizer_config.json"))
+            file.replace_filename("tokenizer_config.json");
         if (!fs::exists(file, error))
             return fail(Exit::input,
                         "%s: expected a tokenizer.json, tokenizer.model, spiece.model or vocab.txt, or "
@@ -242,11 +244,13 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         return t;
     }
     const bool merges = file.filename() == "vocab.json", lines = file.filename() == "vocab.txt";
+    const bool byt5 = file.filename() == "tokenizer_config.json" && is_byt5(file);
     Unspelled unspelled;
     Vocabulary v = TRY(merges  ? vocab_merges_read(file, &unspelled)
                        : lines ? vocab_txt_read(file)
+                       : byt5  ? byt5_read(file)
                                : read_vocabulary(file));
-    if (file.stem() != "tokenizer" && file.stem() != "spiece" && !merges && !lines)
+    if (file.stem() != "tokenizer" && file.stem() != "spiece" && !merges && !lines && !byt5)
         return Tokenizer(std::move(v));    // has no companion files
     const fs::path jinja = file.parent_path() / "chat_template.jinja";
     json beside[3];
@@ -258,6 +262,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     ConfigReader reader{{folder}, std::move(beside[0]), v, file.extension() == ".model", merges};
     for (const auto& [name, id] : unspelled) reader.ids.unspelled(name, id);
     TRY(reader.read(beside[1], beside[2]));
+    for (size_t i = 0; byt5 && i < 3; i++) v.added[i].special = true;    // files say false
     for (const char* config : {"config.json", "generation_config.json"}) TRY(read_ends(file.parent_path() / config, v));
     if (fs::exists(jinja, error)) v.chat_template = TRY(read_file(jinja, MAX_CONFIG));
     return Tokenizer(std::move(v));

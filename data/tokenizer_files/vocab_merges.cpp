@@ -131,6 +131,40 @@ Result<Vocabulary> vocab_txt_read(const std::string& vocab) {
     return tokenizer_json_parse(all.dump(-1, ' ', false, json::error_handler_t::replace), vocab);
 }
 
+bool is_byt5(const std::string& path) {
+    const Result<json> config = object_in(path);
+    return config.ok() && JsonReader::text(config.value, "tokenizer_class") == "ByT5Tokenizer";
+}
+
+Result<Vocabulary> byt5_read(const std::string& path) {
+    const json config = TRY(object_in(path));
+    Vocabulary v;
+    v.pad = 0, v.eos = 1, v.unknown = 2;
+    for (const auto& [key, usual] : {std::pair{"pad_token", "<pad>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}) {
+        const json& given = JsonReader::at(config, key);
+        const auto id = int(v.tokens.size());
+        AddedToken token = JsonReader::added_token(id, given, false);
+        if (!given.is_object()) token.lstrip = token.rstrip = true;
+        token.special = true;    // and in_model, or transformers gives the token another id
+        const std::string name = given.is_object() ? JsonReader::text(given, "content") : usual;
+        v.tokens.push_back(given.is_string() ? given.get<std::string>() : name);
+        if (v.tokens.back().empty()) return fail(Exit::input, "%s: %s: expected a text, found none", path.c_str(), key);
+        v.added.push_back(std::move(token));
+    }
+    for (int byte = 0; byte < 256; byte++) v.tokens.emplace_back(1, char(byte));
+    const json& count = JsonReader::at(config, "extra_ids");
+    if (!count.is_null() && !(count.is_number_integer() && count >= 0 && count <= 1 << 16))
+        return fail(Exit::input, "%s: extra_ids: expected 0 to 65536 sentinels", path.c_str());
+    const bool listed = config.contains("added_tokens_decoder");
+    for (int i = 0; i < (listed ? 0 : count.is_null() ? 125 : count.get<int>()); i++) {
+        v.added.push_back({.id = int(v.tokens.size()), .special = true, .in_model = false});
+        v.tokens.push_back("<extra_id_" + std::to_string(i) + ">");
+    }
+    v.after = {v.eos};
+    v.pair = {{TemplatePart::FIRST, 0}, {v.eos, 0}, {TemplatePart::SECOND, 0}, {v.eos, 0}};
+    return v;
+}
+
 std::string foreign_tokenizer(const std::string& path) {
     namespace fs = std::filesystem;
     std::error_code error;

@@ -1,5 +1,5 @@
-// vocab_merges.h - GPT-2's vocab.json (token -> id) and merges.txt (a pair a line), and BERT's
-// vocab.txt.
+// vocab_merges.h - GPT-2's vocab.json (token -> id) and merges.txt (a pair a line), BERT's
+// vocab.txt, and ByT5, whose class alone says its ids.
 #pragma once
 #include <string>
 #include <utility>
@@ -20,6 +20,12 @@ Result<Vocabulary> vocab_merges_read(const std::string& vocab, Unspelled* unspel
 // strip_accents, tokenize_chinese_chars and names of special tokens. Exit 3: also a tokenizer_class
 // that is not BERT's.
 Result<Vocabulary> vocab_txt_read(const std::string& vocab);
+
+// Whether this tokenizer_config.json has ByT5's class.
+bool is_byt5(const std::string& config);
+// Reads ByT5's vocabulary by its tokenizer_config.json: <pad>, </s> and <unk>, a token for each
+// byte, and extra_ids sentinels, if the file has no list of added tokens. Exit 3.
+Result<Vocabulary> byt5_read(const std::string& config);
 
 // Names the unsupported tokenizer at path (tekken.json or .tiktoken, also in a directory) and how
 // to convert it, as the end of a message; "": none.
