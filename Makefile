@@ -97,8 +97,8 @@ CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64
 EMU_FLAGS := $(if $(shell grep -m1 -ow fma /proc/cpuinfo),-mfma) -O2 -fno-strict-aliasing -Wno-unknown-pragmas \
              -Wno-attributes=clang:: -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
-ROOMS := base files files/parquet data data/documents data/tokenizer_files data/tokenizer_models data/seq2seq \
-         model model/families model/ring model/sparse comm checkpoint infer $(wildcard infer/*/) train \
+ROOMS := base files files/parquet data data/documents data/tokenizer_files data/tokenizer_models data/encoders \
+         data/seq2seq model model/families model/ring model/sparse comm checkpoint infer $(wildcard infer/*/) train \
          $(wildcard train/*/) tools $(wildcard tools/*/)
 REFERENCE := $(wildcard layers/reference/*.cpp)
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(addsuffix /*.cpp,$(ROOMS:%/=%)))) \

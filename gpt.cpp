@@ -168,6 +168,11 @@ HeadStep Gpt::head_step() const {
             .y = transformed};
 }
 
+PoolStep Gpt::pool_step() const {
+    const Heads h = {.NH = c.NH, .NKV = c.NH, .HS = c.HS, .keys = batch.keys(), .queries = batch.queries()};
+    return {.qkv = pool_qkv, .lse = pool_lse, .y = pooled, .values = pool_values, .heads = h};
+}
+
 // ---- forward ------------------------------------------------------------------------------------
 
 void Gpt::forward(bool training) {
@@ -187,6 +192,7 @@ void Gpt::forward(bool training) {
         block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].in : x_last, nullptr);
     }
     final_norm();
+    pool_forward(op, lnf, pool_step(), pass.B, pass.S);
 }
 
 // to = norm(scale * (wte[token] + positions + segments)); most models have no norm here. With
@@ -338,7 +344,7 @@ void Gpt::head_loss(int n, int rows, bool train, float scale, bool weighted) {
     teacher ? by_teacher(*teacher) : by_tokens();
 }
 
-void Gpt::loss(bool train, float scale, int terms) {
+void Gpt::loss(bool train, float scale, int terms, float next_scale) {
     CHECK(c.outputs() > 0, "a model without a head has no loss");
     const int C = c.C, H = c.head_width(), N = pass.B * pass.S;
     const HeadStep step_of_head = head_step();
@@ -348,19 +354,21 @@ void Gpt::loss(bool train, float scale, int terms) {
     for (int n = 0; n < N; n += most) {
         const int rows = std::min(most, N - n);
         const int64_t at = int64_t(n) * C;
-        head_forward(head, op.at(lnf, at), rows);
+        head_forward(head, op.at(head_input(), at), rows);
         head_loss(n, rows, train, scale, terms > 0);
         if (!train) continue;
         GradTarget<Gradient> into = store.into(head_dw), of_transform = store.into(dw.transformw);
         into.add |= n > 0, of_transform.add |= n > 0;
         const bool transforms = c.transform != HeadTransform::none;
         op.lm_head_backward(transforms ? dtransform[0] : op.at(dt, at), into, dw.headb, dhead,
-                            transforms ? transformed : op.at(lnf, at), head_weights(), rows, H, c.padded_outputs(), {});
+                            transforms ? transformed : op.at(head_input(), at), head_weights(), rows, H,
+                            c.padded_outputs(), {});
         head_transform_backward(
             op, op.at(dt, at),
-            {of_transform, dw.transformb, dw.head_normw, dw.head_normb, dtransform[0], dtransform[1]}, op.at(lnf, at),
-            step_of_head, rows);
+            {of_transform, dw.transformb, dw.head_normw, dw.head_normb, dtransform[0], dtransform[1]},
+            op.at(head_input(), at), step_of_head, rows);
     }
+    next_sentence_loss(train, next_scale);
     if (!train) return;
     op.add_losses(step.loss, terms ? term_losses : losses, terms ? terms : N);
     step.targets += pass.targets;
@@ -371,6 +379,7 @@ void Gpt::loss(bool train, float scale, int terms) {
 void Gpt::backward(bool last) {
     const int64_t n = int64_t(pass.B) * pass.S * c.C;
     store.gradients_begin(first_bucket + c.L - 1);
+    pool_backward(op, dt, dqkv_or_dup, pool_step(), lnf, pass.B, pass.S);
     clear_gradient(op, encoder ? encoder->dt : nullptr, encoder ? int64_t(encoder->pass.B) * encoder->pass.S * c.C : 0);
     relative_bias_clear(op, dbias, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
     if (c.sum_norm()) {

@@ -26,6 +26,7 @@ struct Pass : Batch::Sizes {
 struct StepState {
     double* loss = nullptr;                // device: sum of losses so far
     double* router_totals = nullptr;       // device (L,E+2): sums of router_forward; null without experts
+    double* next_loss = nullptr;           // device: sum of next-sentence losses; null without that head
     int64_t targets = 0, sequences = 0;    // so far: targets not ignored, sequences
     int64_t positions = 0;                 // the step's, all ranks; 0: one batch per rank
     // Dropout depends only on the run's seed, the step's number and the sequence's index within the
@@ -60,7 +61,9 @@ struct Gpt {
     // With `terms`, the step's loss is a sum of so many terms of their own, such as one for each
     // pair of sequences. loss(false, 0) gives the positions' losses, on which the terms depend;
     // Model::weighted_loss then calls this function with term_losses and position_weights.
-    void loss(bool train, float scale, int terms = 0);
+    // next_scale: with Config::next_sentence, 1 / the number of labelled texts in the step, whose
+    // mean loss is added; it has a sum of its own (StepState::next_loss).
+    void loss(bool train, float scale, int terms = 0, float next_scale = 0);
     // Adds the gradients of all parameters; call after forward(true) and loss(true). `last` marks
     // the step's last batch, whose backward pass also reduces each finished bucket of gradients
     // over the ranks.
@@ -76,6 +79,7 @@ struct Gpt {
     void final_norm();
     CrossStep cross_step(int l, const KvCache* cache) const;
     void head_forward(Activation* logits, const Input* x, int rows);
+    Input* head_input() const { return pooled ? pooled : lnf; }    // (N,C)
     void refresh_row_norms(int l);    // adapters' row norms, if the weights have changed since
     FfnStep ffn(int l) const;
 
@@ -104,8 +108,14 @@ struct Gpt {
     Activation* x_last = nullptr;                     // (N,C): the last block's output
     Input* lnf = nullptr;                             // (N,C): x_last normed; under post-norm x_last itself or a copy
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
-    Activation* dx = nullptr;                                         // (N,C): gradient of the residual stream
-    Activation* dt = nullptr;                                         // (N,max(C,NH*HS)): gradient inside a branch
+    // The means of the texts' states, if a classifier reads them (PoolStep): (N,3*C), (N,C),
+    // (B,NH,S), (3*C,C).
+    Activation* pool_qkv = nullptr;
+    Input* pooled = nullptr;
+    float* pool_lse = nullptr;
+    Parameter* pool_values = nullptr;
+    Activation* dx = nullptr;             // (N,C): gradient of the residual stream
+    Activation* dt = nullptr;             // (N,max(C,NH*HS)): gradient inside a branch
     Activation* dqkv_or_dup = nullptr;    // (N,max(F or 2*F, (NH+2*NKV)*HS + decay gates)) or (N*K,up width)
     Activation* dactivated = nullptr;     // (N,F): gradient of the activation's output; dqkv_or_dup if not gated
     Activation* dbranch = nullptr;        // (N,C): gradient before a branch's norm or factor; later scratch
@@ -137,6 +147,7 @@ struct Gpt {
     Activation *transform_pre = nullptr, *transform_activated = nullptr, *dtransform[2] = {};
     Input* transformed = nullptr;
     float *mean_h = nullptr, *rstd_h = nullptr;
+    float* next_losses = nullptr;    // (N): next-sentence losses, 0 but at the first positions of texts
     // With Plan::weighted: factors of the positions' gradients; losses of the terms.
     float *position_weights = nullptr, *term_losses = nullptr;    // (N), (B)
 
@@ -154,6 +165,9 @@ struct Gpt {
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
     NormStep norm_of_embeddings() const;
     HeadStep head_step() const;
+    HeadStep pooler() const;
+    PoolStep pool_step() const;
+    void next_sentence_loss(bool train, float scale);
     const Parameter* head_weights() const { return c.reads_wte() ? w.wte : w.headw; }
     ProductWeights product(Adapter::Product which, int l) const;
     ProductGradients gradients(Adapter::Product which, int l) const;

@@ -134,7 +134,7 @@ Status Trainer::issue_update(int64_t first, bool last) {
 }
 
 Step Trainer::outcome() {
-    const Step s = device.model->train.finish(&reports, &router_totals);
+    Step s = device.model->train.finish(&reports, &router_totals);
     loss->end();
     for (const RankReport& rank : reports) {
         const ReportFlags theirs = ReportFlags::of(rank.signal);
@@ -161,6 +161,7 @@ Step Trainer::outcome() {
         progress.note(formatted("step %lld: update skipped, loss %.4g (z %.1f), gradient norm %.4g (z %.1f)",
                                 (long long)state.step, s.loss, loss_z, s.norm, norm_z));
     }
+    s.loss += loss->beside();
     return s;
 }
 

@@ -64,7 +64,7 @@ json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = Co
         return std::abs(square - whole) < 1e-5 * whole ? json(int64_t(whole)) : json(square);
     }
     if (std::holds_alternative<float Config::*>(row.member)) return to_number(c, form, value);
-    if (std::holds_alternative<bool Config::*>(row.member)) return value != 0;
+    if (std::holds_alternative<bool Config::*>(row.member) && row.choices.empty()) return value != 0;
     if (row.choices.empty()) return int64_t(form == ConfigKey::as_is ? value : to_number(c, form, value));
     const bool torch_name = form == ConfigKey::torch_gelu || form == ConfigKey::any_gelu;
     return row.choices[size_t(value)][torch_name && Act(value) == Act::gelu_tanh];
@@ -105,7 +105,7 @@ Status field_parse(const JsonFields& f, const char* key, const ConfigRow& row, C
         json own = {{key, c->gated ? name.substr(gated.size()) : name}};
         TRY(choice_parse({own, f.name}, key, row, &value));
         if (c->gated && value == int(Act::gelu)) value = int(Act::gelu_tanh);
-    } else if (form == ConfigKey::flag || std::holds_alternative<bool Config::*>(row.member)) {
+    } else if (form == ConfigKey::flag || (std::holds_alternative<bool Config::*>(row.member) && row.choices.empty())) {
         TRY(flag_parse(f, key, &yes));
         value = !yes ? 0 : form == ConfigKey::flag ? on : 1;
     } else if (std::holds_alternative<float Config::*>(row.member)) {
@@ -201,6 +201,7 @@ Status head_parse(const JsonFields& f, Config* c) {
                         names.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 80).c_str());
     }
     c->head = head->kind;
+    c->next_sentence = head->next_sentence;
     c->transform = head->transform;
     c->transform_act = head->act.value_or(c->activation);
     if (const ConfigRow& row = config_row(&Config::transform); c->head == HeadKind::none && f.has(row.key)) {
@@ -209,6 +210,9 @@ Status head_parse(const JsonFields& f, Config* c) {
     }
     return classes_parse(f, c);
 }
+
+// An encoder's mask token, which no class of transformers reads: its tokenizer has it.
+constexpr const char* MASK_KEY = "mask_token_id";
 
 // config.json with only the keys that the family's class in transformers reads.
 ordered_json class_json(const Config& c) {
@@ -225,6 +229,7 @@ ordered_json class_json(const Config& c) {
     if (const ConfigRow& row = config_row(&Config::transform);
         head && c.head == HeadKind::none && c.transform != head->transform)
         j[row.key] = field_json(c, row);
+    if (!family.heads.empty() && c.mask >= 0) j[MASK_KEY] = c.mask;
     layers_json(c, &j);
     rope_json(c, &j);
     for (const Family::Fixed& f : family.fixed)
@@ -249,6 +254,7 @@ Result<Config> class_parse(const JsonFields& f, const Family& family) {
     for (const Family::Fixed& fixed : family.fixed) TRY(fixed_check(f, fixed));
     TRY(keys_parse(f, &c));
     TRY(head_parse(f, &c));
+    if (!family.heads.empty() && f.has(MASK_KEY)) TRY(field_parse(f, MASK_KEY, config_row(&Config::mask), &c));
     TRY(layers_parse(f, &c));
     TRY(rope_parse(f, &c));
     return c;
@@ -306,8 +312,9 @@ std::string config_json(const Config& c, const std::vector<int>& ends, int bos) 
     const std::vector<const ConfigRow*> beyond = config_beyond_class(c);
     if (!beyond.empty()) j["architectures"] = json::array(), j["model_type"] = own_type(*c.family);
     for (const ConfigRow* row : beyond) j[row->key] = field_json(c, *row);
-    for (const ConfigRow::Member& of_head : {ConfigRow::Member(&Config::head), ConfigRow::Member(&Config::transform),
-                                             ConfigRow::Member(&Config::transform_act)})
+    for (const ConfigRow::Member& of_head :
+         {ConfigRow::Member(&Config::head), ConfigRow::Member(&Config::transform),
+          ConfigRow::Member(&Config::transform_act), ConfigRow::Member(&Config::next_sentence)})
         if (!beyond.empty() && !c.family->heads.empty())    // as no class is named
             j[config_row(of_head).key] = field_json(c, config_row(of_head));
     j["bos_token_id"] = bos >= 0 ? json(bos) : ends.empty() ? json() : json(ends[0]);

@@ -18,6 +18,7 @@
 #include "base/common.h"
 
 class SampleSource;
+struct PairTemplate;
 class Tokenizer;
 struct Text;
 
@@ -102,6 +103,7 @@ struct LoaderConfig {
     std::string pattern = {};    // glob patterns of shards, separated by commas
     bool weighted = false;       // `pattern` may be a mixture's text (mixture.h)
     int begin = -1;              // token that begins the documents to pack (packing.h); -1: windows
+    std::shared_ptr<const PairTemplate> pairs = {};    // pairs of texts (encoders/sentence_pairs.h); null: none
     bool raw_u16 = false;
     bool allow_partial_set = false;    // accepts an incomplete set of shards
     int B = 0, S = 0;                  // one rank's batch

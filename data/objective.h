@@ -5,11 +5,16 @@
 // et al. 2019): the first 1 to S-1 positions attend to each other, and only the tokens after them
 // are targets. mlm (Devlin et al. 2019, section 3.1): a fraction of the positions have their own
 // token as target; the model sees the mask token there (80 %), a random token (10 %) or the token
-// itself (10 %).
+// itself (10 %). With a head for next sentences the samples are pairs of texts, and the tokens
+// between them are not masked (encoders/sentence_pairs.h). replaced-tokens (Clark et al. 2020): a
+// fraction of the positions get a random token, and each position has as target whether its token
+// is another one.
 //
 // Random choices depend on the seed and the sequence's number alone, not on the number of ranks,
 // the batch or a resume. So each rank can count the targets of all ranks.
 #pragma once
+#include <memory>
+
 #include "data/bpe.h"
 #include "model/spans.h"
 
@@ -18,6 +23,8 @@
 // and begins the next document. -1: none.
 int document_begin(const Tokenizer& tokenizer);
 int mask_token(const Tokenizer& tokenizer);    // special token with a usual name for masks; -1: none
+
+int masked_tokens(double fraction, int n);    // how many of n tokens are targets
 
 struct Objective {
     MaskKind mask_kind = MaskKind::causal;
@@ -28,6 +35,10 @@ struct Objective {
 
     bool packed = false;      // the source packs texts that do not attend to each other
     bool labelled = false;    // the source has the targets: nothing is masked
+    bool paired = false;      // only positions with a target may be masked
+    bool replaces = false;    // replaced-tokens
+    // replaced-tokens: replacements are drawn from these; null: any token below `choices`.
+    std::shared_ptr<const std::vector<int>> drawn = {};
 
     bool is_plain_causal() const { return mask_kind == MaskKind::causal && begin < 0 && !packed; }
     // Returns the number of targets in `n` sequences whose indices start at `first`, in which the
@@ -40,14 +51,10 @@ struct Objective {
     void apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans,
                std::vector<Text> texts = {Text{}}) const;
 
-    const char* name() const {
-        return mask_kind == MaskKind::all ? "mlm" : mask_kind == MaskKind::prefix ? "prefix" : "causal";
-    }
-
   private:
-    int masked(int S) const;
     int prefix(int64_t number, int S) const;
     void mask_out(int64_t number, int* tokens, int* targets, int S) const;
+    void replace(int64_t number, int* tokens, int* targets, int S) const;
 };
 
 // Returns the objective for a model. `documents`: positions attend only within their document. Exit

@@ -7,6 +7,7 @@
 #include "base/console.h"
 #include "data/mixture.h"
 #include "data/packing.h"
+#include "data/encoders/sentence_pairs.h"
 
 namespace {
 class ShardWindows : public SampleSource {
@@ -97,10 +98,21 @@ Result<std::shared_ptr<const SampleSource>> shard_samples(const LoaderConfig& c)
     for (size_t k = 0; k < entries.size(); k++) {
         LoaderConfig one = c;
         one.pattern = entries[k].pattern;
-        sources.push_back(c.begin < 0 ? TRY(shard_windows(std::move(shards[k]), one))
-                                      : TRY(packed_documents(std::move(shards[k]), c.begin, c.S, c.vocab)));
+        if (c.pairs) sources.push_back(TRY(sentence_pairs(std::move(shards[k]), *c.pairs, c.S, c.vocab)));
+        else
+            sources.push_back(c.begin < 0 ? TRY(shard_windows(std::move(shards[k]), one))
+                                          : TRY(packed_documents(std::move(shards[k]), c.begin, c.S, c.vocab)));
     }
     return mixture_of(entries, std::move(sources));
+}
+
+Result<std::vector<int>> tokens_of(const SampleSource& source, int S) {
+    const int64_t all = source.samples(), most = std::min(all, ceil_div(1 << 20, S));
+    std::vector<int> tokens(size_t(most) * size_t(S)), targets(static_cast<size_t>(S));
+    std::vector<Text> texts;
+    for (int64_t i = 0; i < most; i++)
+        TRY(source.read(int64_t(__int128(i) * all / most), &tokens[size_t(i * S)], targets.data(), &texts));
+    return tokens;
 }
 
 int cut_behind_targets(int* tokens, int* targets, int B, int S) {

@@ -40,6 +40,8 @@ class SampleSource {
 // weights, their mixture. Exit 2: see mixture_parse, shard_glob; 3: see shard_open,
 // check_shard_sets; a source has no sample.
 Result<std::shared_ptr<const SampleSource>> shard_samples(const LoaderConfig& config);
+// Tokens of at most 2^20 / S samples, evenly spaced.
+Result<std::vector<int>> tokens_of(const SampleSource& source, int S);
 uint64_t shards_fingerprint(const std::vector<Shard>& shards, int S);
 
 // Cuts all sequences (B,S) to one length, behind the last target that any of them has: a causal

@@ -5,7 +5,8 @@ Usage: golden_encoders.py [OUT [NAME...]].  Needs torch, transformers. Run with 
 NAME/config.json, model.safetensors: as save_pretrained writes them, weights in bf16. NAME/expected.safetensors, which
 is computed in double: tokens,
 segments (B,S); lengths (B): what follows is padding; hidden (B,S,C): the last states; logits (B,S,outputs), of a
-classifier of texts (B,outputs); target (B,S), -100: none; loss; grad.NAME: its gradients.
+classifier of texts (B,outputs); target (B,S), -100: none; loss; grad.NAME: its gradients; of pairs next_logits (B,2) and
+next_target (B), whose loss is in the sum.
 """
 import json
 import shutil
@@ -51,6 +52,8 @@ MODELS = {
     "modernbert_base": ("modernbert", "", MODERN),
     "modernbert_texts": ("modernbert", TEXTS, dict(MODERN, norm_bias=True, classifier_bias=True)),
     "modernbert_tokens": ("modernbert", TOKENS, dict(MODERN, attention_bias=True, mlp_bias=True)),
+    "bert_pairs": ("bert", "PreTraining", BERT),
+    "modernbert_mean": ("modernbert", TEXTS, dict(MODERN, num_labels=3, classifier_pooling="mean")),
 }
 
 
@@ -68,10 +71,10 @@ def targets_of(head, model, mask, g):
         target = torch.full(shape, -100.0)
         target[:, 0] = first
         return target, first
-    if head == "PreTraining":
+    if head == "PreTraining" and model.config.model_type == "electra":
         target = torch.randint(0, 2, shape, generator=g)
         return target.float().masked_fill(~mask, -100), target
-    target = torch.randint(0, V if head == LM else outputs, shape, generator=g)
+    target = torch.randint(0, V if head in (LM, "PreTraining") else outputs, shape, generator=g)
     keep = mask & (torch.rand(shape, generator=g) < 0.4)
     target = target.masked_fill(~keep, -100)
     return target.float(), target
@@ -86,9 +89,15 @@ def expected(model, head, tokens, segments, mask, g):
         found["hidden"] = model.base_model(**inputs).last_hidden_state
     if head:
         found["target"], labels = targets_of(head, model, mask, g)
-        out = model(**inputs, labels=labels)
+        pairs = {}
+        if type(model).__name__ == "BertForPreTraining":
+            found["next_target"] = pairs["next_sentence_label"] = torch.tensor([1, 0])
+        out = model(**inputs, labels=labels, **pairs)
         out.loss.backward()
-        found |= {"logits": out.logits.detach(), "loss": out.loss.detach().reshape(1)}
+        logits = out.prediction_logits if pairs else out.logits
+        found |= {"logits": logits.detach(), "loss": out.loss.detach().reshape(1)}
+        if pairs:
+            found["next_logits"] = out.seq_relationship_logits.detach()
         grads = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in model.named_parameters()}
         found |= {"grad." + n: g for n, g in in_files(model, grads).items()}
     return {k: v.float().contiguous() for k, v in found.items()}

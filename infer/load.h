@@ -22,8 +22,9 @@ struct LoadedModel {
     std::unique_ptr<Model> model;
 };
 // The scores that a command computes with a model's head: of tokens, or of classes. none: a command
-// uses the states before the head, and the head of an encoder's file is not loaded.
-enum class HeadUse { tokens, classes, none };
+// uses the states before the head, and the head of an encoder's file is not loaded. shards: a head
+// that learns from shards, of tokens or of replaced tokens.
+enum class HeadUse { tokens, classes, none, shards };
 struct ModelOptions {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them
     std::string quantize = "none", trace = {};

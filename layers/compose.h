@@ -480,6 +480,40 @@ inline void head_transform_backward(const Table& op, Activation* dx, const HeadG
     op.linear_backward(dx, d.w, d.b, dact, x, t.p.w, N, t.C, t.H, {});
 }
 
+// ---- means of texts ----------------------------------------------------------------------------
+
+// y = the mean of x over each position's text (Heads::keys), by attention whose queries and keys
+// are 0. Its values, the last C columns of qkv, are copies of x; where x has another type, products
+// with `values`: 0 above the identity. A model without y has no such step.
+struct PoolStep {
+    Activation* qkv;            // (B*S,3*C); its first 2*C columns are 0
+    float* lse;                 // (B,NH,S)
+    Input* y;                   // (B*S,C)
+    const Parameter* values;    // (3*C,C)
+    Heads heads;
+};
+inline bool copies_values(const Table& op) { return !op.has_input_type(); }
+inline void pool_forward(const Table& op, const Input* x, const PoolStep& t, int B, int S) {
+    const int C = t.heads.width();
+    if (!t.y) return;
+    if (copies_values(op))
+        op.copy_columns(op.at(t.qkv, 2 * C), 3 * C, reinterpret_cast<const Activation*>(x), C, nullptr, false, B * S,
+                        C);
+    else op.linear_forward(t.qkv, x, t.values, nullptr, nullptr, B * S, C, 3 * C, Precision::prefill);
+    op.attention_forward(t.y, t.lse, t.qkv, B, S, t.heads);
+}
+// dx (B*S,C): gradient of y, which becomes that of x. dqkv (B*S,3*C): scratch
+inline void pool_backward(const Table& op, Activation* dx, Activation* dqkv, const PoolStep& t, const Input* x, int B,
+                          int S) {
+    const int C = t.heads.width();
+    if (!t.y) return;
+    op.attention_backward(dqkv, dx, t.y, t.qkv, t.lse, B, S, t.heads);
+    if (copies_values(op)) op.copy_columns(dx, C, op.at(dqkv, 2 * C), 3 * C, nullptr, false, B * S, C);
+    else
+        op.linear_backward(dx, {static_cast<Gradient*>(nullptr), false}, nullptr, dqkv, x, t.values, B * S, C, 3 * C,
+                           {});
+}
+
 // ---- shortcuts around blocks --------------------------------------------------------------------
 
 // The functions here do nothing for models without these parameters (factors0, table or w null) or

@@ -248,7 +248,9 @@ void lay_out_logits(Layout& at, Gpt& g) {
     at.purpose("logits");
     // A chunk of logits has at most logits_bytes (layers/ops.h) and at most half of all rows. But
     // it has at least 64 rows, because products of fewer rows are slow.
-    const int outputs = g.c.padded_outputs(), H = g.c.transform == HeadTransform::none ? 0 : g.c.head_width();
+    const bool next = g.c.predicts_next();
+    const int outputs = std::max(g.c.padded_outputs(), next ? Config::NEXT_PADDED : 0);
+    const int H = std::max(g.c.transform == HeadTransform::none ? 0 : g.c.head_width(), next ? g.c.C : 0);
     const int64_t most = std::min(g.op.logits_bytes / g.op.bytes(g.head, std::max(1, outputs)), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
     const int64_t n = int64_t(g.head_rows) * outputs;
@@ -257,8 +259,14 @@ void lay_out_logits(Layout& at, Gpt& g) {
     at.reserve(g.transformed, int64_t(g.head_rows) * H);
     for (float** p : {&g.mean_h, &g.rstd_h}) at.reserve(*p, H ? g.head_rows : 0);
     if (g.c.norm == NormKind::rms) g.mean_h = nullptr;
+    at.reserve(g.next_losses, next ? N : 0);
     for (Activation** p : {&g.dtransform[0], &g.dtransform[1]})
         at.reserve(*p, g.plan.mode == RunMode::train ? int64_t(g.head_rows) * H : 0);
     if (g.plan.mode == RunMode::train && g.op.has_input_type()) at.reserve(g.dhead, n);
     else g.dhead = reinterpret_cast<Input*>(g.head);    // equal types, or no training
+    if (!g.c.pools_mean()) return;
+    at.reserve(g.pool_qkv, 3 * N * g.c.C);
+    at.reserve(g.pooled, N * g.c.C);
+    at.reserve(g.pool_lse, N * g.c.NH);
+    if (!copies_values(g.op)) at.reserve(g.pool_values, 3 * int64_t(g.c.C) * g.c.C);
 }

@@ -8,6 +8,7 @@ void Batch::configure(const Plan& plan, const Config& c) {
     mask = c.mask_kind;
     segments = c.segments;
     has_values = c.predicts_values();
+    has_labels = c.predicts_next();
     most = plan.max_tokens();
     may_span = plan.spans || plan.cp > 1 || mask != MaskKind::causal;
     part = {plan.rank % plan.cp, plan.cp, plan.S};
@@ -82,6 +83,7 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
         }
         for (int64_t n = 0; n < N && segments; n++)
             to[(may_span ? 7 : 2) * most + n] = spans ? std::min(spans->segments[size_t(n)], segments - 1) : 0;
+        for (int64_t n = 0; n < N && has_labels; n++) to[label() - tok() + n] = spans->labels[size_t(n)];
         if (most_sources) fill_source(&host[size_t(source_at())], source_lengths, B, S, source_S);
     }
     op.upload_async(staged, host.data(), int_bytes(count));

@@ -32,9 +32,9 @@ class Batch {
     // Two batches in device memory: `input`, which passes read, and `staged`, which upload() fills.
     // Each has ints() ints. Its arrays follow each other, each with room for `most` positions:
     // tok (N), target (N); if it may have spans, keys (N), queries (N) and pos (N), the position in
-    // the text; if the model has segments, segment (N); with an encoder, the spans of
-    // cross-attention, source_keys (N) and source_queries (B,source_S); the ring's masks; the parts
-    // of the keys of sparse attention.
+    // the text; if the model has segments, segment (N); with Config::next_sentence, label (N); with an
+    // encoder, the spans of cross-attention, source_keys (N) and source_queries (B,source_S); the
+    // ring's masks; the parts of the keys of sparse attention.
     int *input = nullptr, *staged = nullptr;
     int64_t ints() const { return parts_at() + int64_t(parts.count()) * KeyParts::INTS * most; }
     int* tok() const { return input; }
@@ -43,6 +43,7 @@ class Batch {
     Span* queries() const { return keys() + most; }
     int* pos() const { return tok() + 6 * most; }
     int* segment() const { return tok() + (may_span ? 7 : 2) * most; }
+    int* label() const { return segment() + (segments ? most : 0); }
     // The mask between this rank's queries and the keys of rank `source` of its ring, in layers
     // with a window or without (Zigzag::mask).
     struct RingMask {
@@ -62,12 +63,13 @@ class Batch {
     void fill_ring(int* to, const int* from_tok, const int* from_target, int B, const Spans* whole);
     int64_t masks_at() const { return source_at() + (most_sources ? 2 * (most + most_sources) : 0); }
     int64_t parts_at() const { return masks_at() + int64_t(ring.any.size()) * 4 * most; }
-    int64_t source_at() const { return (may_span ? 7 : 2) * most + (segments ? most : 0); }
+    int64_t source_at() const { return label() - tok() + (has_labels ? most : 0); }
     void fill_source(int* to, const int* lengths, int B, int S, int source_S) const;
     const Table& op;
     MaskKind mask = {};
     int64_t most = 0;                             // positions
     bool may_span = false, has_values = false;    // values: Config::predicts_values
+    bool has_labels = false;                      // Config::predicts_next
     int segments = 0;
     int64_t most_sources = 0;    // positions of all sources; 0: no encoder
     Zigzag part;

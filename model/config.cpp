@@ -210,6 +210,9 @@ static Status encoder_check(const Config& c) {
     if (classifies == c.classes.empty())
         return fail(Exit::usage, "a head %s classes: found %zu of them", classifies ? "of" : "without",
                     c.classes.size());
+    if (c.pools_mean() && (c.attention_width() != c.C || c.NKV != c.NH))
+        return fail(Exit::usage,
+                    "classifier_pooling mean: expected as many key as query heads, whose width is channels");
     if (!c.embed_size) return {};
     if (!c.embed_norm || c.position == Position::sinusoidal || c.smear)
         return fail(Exit::usage, "embedding size %d: expected a norm of the embeddings and no sinusoidal positions",

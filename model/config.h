@@ -107,6 +107,10 @@ struct Config {
     HeadTransform transform = HeadTransform::none;
     Act transform_act = Act::gelu;
     bool transform_bias = true;
+    // Beside the head of tokens, one that tells whether the second text of a pair follows the first
+    // (BERT).
+    bool next_sentence = false;
+    bool mean_pooled = false;    // a classifier of texts reads the mean of the states, not the first one
     static constexpr int MOST_CLASSES = 4096;    // eval counts each pair of classes
     std::vector<std::string> classes = {};       // a classifier's; one: a number instead (regression)
     // Embeddings. segments: rows of a table that is added by a position's segment. embed_size:
@@ -177,6 +181,10 @@ struct Config {
     int head_width() const { return head == HeadKind::tokens && transform != HeadTransform::none ? embed_width() : C; }
     // The head gives one number, not probabilities: targets are bits of floats (value_loss).
     bool predicts_values() const { return head != HeadKind::tokens && outputs() == 1; }
+    // The head of pairs: its classes, and its rows in memory.
+    static constexpr int NEXT_CLASSES = 2, NEXT_PADDED = 16;
+    bool predicts_next() const { return next_sentence && head == HeadKind::tokens; }
+    bool pools_mean() const { return mean_pooled && head == HeadKind::texts; }
     bool reads_wte() const { return head == HeadKind::tokens && tied; }    // the head's product reads wte
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }

@@ -139,7 +139,9 @@ static std::vector<ConfigRow> encoder_rows() {
             KIND(&C::head, "head", 0, 4, {{"tokens"}, {"none"}, {"texts"}, {"positions"}, {"replaced"}}),
             KIND(&C::transform, "head_transform", 0, 2, {{"none"}, {"dense"}, {"norm"}}),
             KIND(&C::transform_act, "head_activation", 0, 5, ACTIVATIONS),
-            KIND(&C::transform_bias, "head_transform_bias", 0, 1)};
+            KIND(&C::transform_bias, "head_transform_bias", 0, 1),
+            KIND(&C::next_sentence, "next_sentence", 0, 1),
+            KIND(&C::mean_pooled, "classifier_pooling", 0, 1, {{"cls"}, {"mean"}})};
 }
 
 const std::vector<ConfigRow>& config_rows() {

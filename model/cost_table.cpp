@@ -217,19 +217,16 @@ namespace {
 CostPart part_of_tensor(const Tensor& t) {
     const std::string_view name = std::string_view(t.name).substr(t.name.rfind('.') + 1);    // without stack and block
     const std::pair<const char*, CostPart> stems[] = {
-        {"wte", CostPart::embeddings},    {"wpe", CostPart::embeddings},
-        {"relw", CostPart::scores},       {"value_", CostPart::embeddings},
-        {"seg", CostPart::embeddings},    {"embed_", CostPart::embeddings},
-        {"cross_q", CostPart::qkv},       {"cross_kv", CostPart::qkv},
-        {"cross_", CostPart::projection}, {"transform", CostPart::head},
-        {"smear", CostPart::embeddings},  {"head", CostPart::head},
-        {"qkv", CostPart::qkv},           {"decay", CostPart::qkv},
-        {"proj", CostPart::projection},   {"fc", CostPart::ffn},
-        {"router", CostPart::ffn},        {"expert", CostPart::ffn},
-        {"shared_gate", CostPart::ffn},   {"ln", CostPart::norms},
-        {"post", CostPart::norms},        {"qw", CostPart::norms},
-        {"kw", CostPart::norms},          {"resid", CostPart::norms},
-        {"x0", CostPart::norms},          {"backout", CostPart::norms}};
+        {"wte", CostPart::embeddings},    {"wpe", CostPart::embeddings},   {"relw", CostPart::scores},
+        {"value_", CostPart::embeddings}, {"seg", CostPart::embeddings},   {"embed_", CostPart::embeddings},
+        {"cross_q", CostPart::qkv},       {"cross_kv", CostPart::qkv},     {"cross_", CostPart::projection},
+        {"transform", CostPart::head},    {"smear", CostPart::embeddings}, {"head", CostPart::head},
+        {"pool", CostPart::head},         {"next", CostPart::head},        {"qkv", CostPart::qkv},
+        {"decay", CostPart::qkv},         {"proj", CostPart::projection},  {"fc", CostPart::ffn},
+        {"router", CostPart::ffn},        {"expert", CostPart::ffn},       {"shared_gate", CostPart::ffn},
+        {"ln", CostPart::norms},          {"post", CostPart::norms},       {"qw", CostPart::norms},
+        {"kw", CostPart::norms},          {"resid", CostPart::norms},      {"x0", CostPart::norms},
+        {"backout", CostPart::norms}};
     for (const auto& [stem, part] : stems)
         if (name.starts_with(stem)) return part;
     return CostPart::other;

@@ -161,7 +161,8 @@ Status Model::allocate(const Config& config, const Plan& asked) {
     return {};
 }
 
-// Fills a stack's tables that are computed, not learned: of positions, and performer's features.
+// Fills a stack's tables that are computed, not learned: of positions, performer's features, and
+// constants of the means of texts.
 void Model::fill_positions(Gpt& g) {
     PackedWeights& packed = store.packed;
     fill_cos_sin(op, g.c, g.cos_sin, g.cos_sin[0], g.batch.zigzag().starts(), g.plan.S);
@@ -172,6 +173,14 @@ void Model::fill_positions(Gpt& g) {
     if (g.features) {
         const std::vector<float> matrix = random_features(g.c.HS);
         op.upload(g.features, matrix.data(), int64_t(matrix.size() * sizeof(float)));
+    }
+    if (g.pooled) op.zero(g.pool_qkv, op.bytes(g.pool_qkv, 3 * int64_t(g.plan.max_tokens()) * c.C));
+    if (g.pooled && !copies_values(op)) {
+        std::vector<float> values(size_t(3 * c.C) * size_t(c.C));
+        for (int k = 0; k < c.C; k++) values[size_t(2 * c.C + k) * size_t(c.C) + size_t(k)] = 1;
+        std::vector<char> host(size_t(op.bytes(g.pool_values, int64_t(values.size()))));
+        from_floats(host.data(), op.parameter, values.data(), int64_t(values.size()));
+        op.upload(g.pool_values, host.data(), int64_t(host.size()));
     }
     if (packed.any()) g.positions = packed.positions(g.w.wpe, c.position_offset);
     else g.positions = g.w.wpe ? op.at(g.w.wpe, int64_t(c.position_offset) * c.embed_width()) : g.sinusoids;
@@ -205,9 +214,55 @@ double Model::mean_loss(float* to) {
     return sum / double(std::max<int64_t>(1, pass.targets));
 }
 
+std::vector<float> Model::pair_losses() {
+    if (!c.predicts_next()) return {};
+    std::vector<float> all(size_t(pass.B) * size_t(pass.S)), first;
+    op.download(all.data(), next_losses, int64_t(sizeof(float) * all.size()));
+    for (int b = 0; b < pass.B; b++) first.push_back(all[size_t(b) * size_t(pass.S)]);
+    return first;
+}
+
 void Model::weighted_loss(const float* factors, const float* terms, int count, float scale) {
     CHECK(plan.weighted && count > 0 && count <= plan.B, "%d terms of %d sequences", count, plan.B);
     op.upload(position_weights, factors, int64_t(sizeof(float)) * pass.B * pass.S);
     op.upload(term_losses, terms, int64_t(sizeof(float)) * count);
     loss(true, scale, count);
+}
+
+// ---- pairs of texts -----------------------------------------------------------------------------
+
+// BERT's pooler: the transform of the head for next sentences.
+HeadStep Gpt::pooler() const {
+    return {.p = {w.poolw, w.poolb},
+            .act = Act::tanh,
+            .norm = {NormStep::Kind::none, {}, nullptr, nullptr, nullptr, nullptr},
+            .C = c.C,
+            .H = c.C,
+            .pre = transform_pre,
+            .activated = nullptr,
+            .y = transformed};
+}
+
+// The loss of the texts' labels, two classes (Devlin et al. 2019, section 3.1): B follows A, or it
+// is another text. Its gradients are added to those of the other head, which has run before. All
+// positions run, as in other classifiers, but only first ones have a target.
+void Gpt::next_sentence_loss(bool train, float scale) {
+    if (!c.predicts_next()) return;
+    const int N = pass.B * pass.S, C = c.C, OC = Config::NEXT_PADDED;
+    for (int n = 0; n < N; n += head_rows) {
+        const int rows = std::min(head_rows, N - n);
+        const int64_t at = int64_t(n) * C;
+        const Input* y = head_transform(op, op.at(lnf, at), pooler(), rows, pass.precision);
+        op.linear_forward(head, y, w.nextw, w.nextb, nullptr, rows, C, OC, pass.precision);
+        op.cross_entropy(next_losses + n, train ? dhead : nullptr, head, batch.label() + n, nullptr, scale, {}, {},
+                         rows, Config::NEXT_CLASSES, OC);
+        if (!train) continue;
+        GradTarget<Gradient> into = store.into(dw.nextw), of_pooler = store.into(dw.poolw);
+        into.add |= n > 0, of_pooler.add |= n > 0;
+        op.lm_head_backward(dtransform[0], into, dw.nextb, dhead, y, w.nextw, rows, C, OC, {});
+        head_transform_backward(op, op.at(dx, at), {of_pooler, dw.poolb, nullptr, nullptr, dtransform[0], nullptr},
+                                op.at(lnf, at), pooler(), rows);
+        add_gradient(op, op.at(dt, at), op.at(dx, at), int64_t(rows) * C);
+    }
+    if (train) op.add_losses(step.next_loss, next_losses, N);
 }

@@ -46,6 +46,7 @@ struct Model : Gpt {
     // Mean loss of the targets >= 0, summed in double, in the order of positions. If `losses` (N)
     // on the host is not null, copies all losses there.
     double mean_loss(float* losses = nullptr);
+    std::vector<float> pair_losses();    // (B): next-sentence losses of the last batch; empty without that head
     // Computes the head's gradients for losses of whole sequences. weights (N): factor of each
     // position's gradient; terms (count): losses that are added to the step's. Both on the host.
     void weighted_loss(const float* weights, const float* terms, int count, float scale);

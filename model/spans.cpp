@@ -15,6 +15,7 @@ void Spans::add(const std::vector<Text>& texts, int S, MaskKind mask_kind) {
         for (int s = from; s < to; s++) {
             keys.push_back({from, std::max(s + 1, whole)});
             queries.push_back({s < whole ? from : s, to});
+            labels.push_back(s == from ? texts[i].label : -1);
             segments.push_back(texts[i].second > 0 && s >= texts[i].second);
         }
     }

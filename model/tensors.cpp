@@ -29,7 +29,8 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
     const int E = c.embed_width(), H = c.head_width();
     const bool projected = c.embed_size > 0, transformed = c.transform != HeadTransform::none;
     const bool head_norm = c.transform == HeadTransform::norm, own_head = !c.reads_wte() && outputs > 0;
-    const bool head_bias = c.head == HeadKind::tokens ? c.head_bias : outputs > 0;
+    const bool head_bias = c.head == HeadKind::tokens ? c.head_bias : outputs > 0, next = c.predicts_next();
+    const int64_t next_padding = Config::NEXT_PADDED - Config::NEXT_CLASSES;
     return {{!c.in_encoder, &P::wte, "wte", {c.V}, E, Init::normal, padding},
             {c.position == Position::learned, &P::wpe, "wpe", {c.T + c.position_offset}, E, Init::normal},
             {c.segments > 0, &P::segw, "segw", {c.segments}, E, Init::normal},
@@ -44,6 +45,10 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
             {head_norm && c.norm_bias, &P::head_normb, "head_normb", {H}, 0, Init::zero},
             {own_head, &P::headw, "headw", {outputs}, H, Init::normal, head_padding},
             {head_bias, &P::headb, "headb", {outputs}, 0, Init::zero, head_padding},
+            {next, &P::poolw, "poolw", {c.C}, c.C, Init::normal},
+            {next, &P::poolb, "poolb", {c.C}, 0, Init::zero},
+            {next, &P::nextw, "nextw", {Config::NEXT_CLASSES}, c.C, Init::normal, next_padding},
+            {next, &P::nextb, "nextb", {Config::NEXT_CLASSES}, 0, Init::zero, next_padding},
             {c.residual_scalars, &P::residw, "resid_lambdas", {c.L}, 0, Init::resid_lambda},
             {c.residual_scalars, &P::x0w, "x0_lambdas", {c.L}, 0, Init::x0_lambda},
             {c.smear, &P::smearw, "smear_gatew", {1}, smear_channels(c.C), Init::normal, 0, 1, Use::gate},
@@ -127,7 +132,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
                 .vector = row.cols == 0};
     t.adapter = t.name.ends_with("_a") || t.name.ends_with("_b") || t.name.ends_with("_m");
     using Use = typename R::Use;
-    const bool of_head = t.name == (c.reads_wte() ? "wte" : "headw") || t.name == "transformw";
+    const bool of_head = t.name == (c.reads_wte() ? "wte" : "headw") || t.name == "transformw" || t.name == "poolw" ||
+                         t.name == "nextw";
     t.product = row.cols && (block >= 0 ? row.use == Use::product : of_head || t.name == "embed_projw");
     t.lookup = row.use == Use::table || t.name == "wte";
     t.gate = row.use == Use::gate;

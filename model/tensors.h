@@ -24,6 +24,7 @@ template <class T> struct Params {
     T *wte, *wpe, *relw, *lnew, *lneb, *headw, *headb;
     T *segw, *embed_projw, *embed_projb;                     // (segments,E), (C,E), (C)
     T *transformw, *transformb, *head_normw, *head_normb;    // (head_width(),C), then (head_width())
+    T *poolw, *poolb, *nextw, *nextb;                        // (C,C), (C), (2,C), (2): Config::next_sentence
     T *residw, *x0w, *smearw, *smear_lambda, *backoutw;      // (L), (L), (1,smear_channels(C)), (1), (1)
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;

@@ -11,19 +11,21 @@ TrainStep::~TrainStep() {
     if (results) op.release_host(results, 2 * result_bytes());
 }
 int64_t TrainStep::result_bytes() const {
-    return int64_t(sizeof(Step)) + store.ranks * int64_t(sizeof(RankReport)) + 8 * totals.router_totals_count +
-           first_bytes();
+    return int64_t(sizeof(Step)) + store.ranks * int64_t(sizeof(RankReport)) + 8 * totals.more() + first_bytes();
 }
 int64_t TrainStep::first_bytes() const { return g.plan.first_squares ? 8 * int64_t(store.buckets.size()) : 0; }
 void TrainStep::lay_out(Layout& at) {
     totals.router_totals_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
-    at.reserve(totals.loss, 1 + store.squares_count() + 2 * store.ranks + totals.router_totals_count);
+    const int next = g.c.predicts_next();
+    at.reserve(totals.loss, 1 + store.squares_count() + 2 * store.ranks + totals.router_totals_count + next);
     totals.squares = totals.loss + 1;
     totals.reports = reinterpret_cast<RankReport*>(totals.squares + store.squares_count());
-    if (g.c.experts) totals.router_totals = reinterpret_cast<double*>(totals.reports + store.ranks);
+    auto* const after = reinterpret_cast<double*>(totals.reports + store.ranks);
+    if (g.c.experts) totals.router_totals = after;
+    if (next) totals.next_loss = after + totals.router_totals_count;
     at.reserve(verdict, 1);
     if (g.plan.first_squares) at.reserve(store.first_squares, int64_t(store.buckets.size()));
-    g.step = {totals.loss, totals.router_totals};
+    g.step = {totals.loss, totals.router_totals, totals.next_loss};
 }
 bool TrainStep::allocate() {
     results = static_cast<char*>(op.allocate_host(2 * result_bytes()));
@@ -34,9 +36,10 @@ void TrainStep::begin(int64_t targets, uint64_t seed, int64_t number, int64_t po
     store.clear_gradients();
     op.zero(totals.loss, int64_t(sizeof(double)));
     if (totals.router_totals) op.zero(totals.router_totals, 8 * totals.router_totals_count);
+    if (totals.next_loss) op.zero(totals.next_loss, int64_t(sizeof(double)));
     if (store.first_squares) op.zero(store.first_squares, first_bytes());
     all_targets = targets;
-    g.step = {totals.loss, totals.router_totals, 0, 0, positions, seed, number};
+    g.step = {totals.loss, totals.router_totals, totals.next_loss, 0, 0, positions, seed, number};
 }
 
 double TrainStep::grad_norm() {
@@ -143,10 +146,9 @@ Step TrainStep::finish(std::vector<RankReport>* reports, std::vector<double>* ro
         reports->resize(size_t(store.ranks));
         memcpy(reports->data(), from + sizeof s, reports->size() * sizeof(RankReport));
     }
-    if (router_totals) {
-        const auto* end = reinterpret_cast<const double*>(from + result_bytes() - first_bytes());
-        router_totals->assign(end - totals.router_totals_count, end);
-    }
+    const auto* more = reinterpret_cast<const double*>(from + result_bytes() - first_bytes()) - totals.more();
+    if (router_totals) router_totals->assign(more, more + totals.router_totals_count);
+    if (totals.next_loss) next_loss = more[totals.router_totals_count];
     first_square = 0;
     const auto* squares_end = reinterpret_cast<const double*>(from + result_bytes());
     for (const auto* square = squares_end - first_bytes() / 8; square < squares_end; square++) first_square += *square;

@@ -38,6 +38,7 @@ class TrainStep {
     // With Plan::first_squares, after finish(): the square of the norm of the gradient that the
     // step's first batch had on this rank alone, divided by the targets of the whole step.
     double first_square = 0;
+    double next_loss = 0;    // after finish(): the step's sum, on all ranks, of next-sentence losses
 
   private:
     int64_t result_bytes() const, first_bytes() const;

@@ -158,7 +158,7 @@ int ParamStore::sum(const StepTotals& totals, int signal) {
     op.zero(totals.reports, ranks * int64_t(sizeof(RankReport)));
     op.copy(&totals.reports[rank].loss, totals.loss, int64_t(sizeof(double)));
     op.upload(&totals.reports[rank].signal, &value, int64_t(sizeof(double)));
-    comm->all_reduce(totals.loss, 1 + n + 2 * ranks + totals.router_totals_count, Element::f64, Element::f64);
+    comm->all_reduce(totals.loss, 1 + n + 2 * ranks + totals.more(), Element::f64, Element::f64);
     await();
     return n;
 }

@@ -39,6 +39,8 @@ struct StepTotals {
     RankReport* reports = nullptr;                 // (ranks)
     double* router_totals = nullptr;               // (L,E+2): router_forward's totals
     int64_t router_totals_count = 0;               // 0: no experts
+    double* next_loss = nullptr;                   // after them, Gpt::next_sentence_loss's sum; null: none
+    int64_t more() const { return router_totals_count + (next_loss != nullptr); }
 };
 
 // This rank's partition of a bucket.

@@ -19,7 +19,9 @@ struct EncoderGolden : Golden {
         Spans spans;
         for (const int n : tokens("lengths")) {
             // The golden's second segment begins at 9 in the first text, at 4 in the second one.
-            std::vector<Text> texts = {{.second = spans.keys.empty() ? 9 : 4}};
+            const bool first = spans.keys.empty();
+            std::vector<Text> texts = {{.second = first ? 9 : 4}};
+            if (c.predicts_next()) texts[0].label = tokens("next_target")[first ? 0 : 1];
             if (n < S) texts.push_back({n});
             spans.add(texts, S, c.mask_kind);
         }
@@ -48,6 +50,18 @@ struct EncoderGolden : Golden {
                 found[size_t(b * S * c.C + n)] = theirs[size_t(b * S * c.C + n)] = 0;
         return relative_error(found.data(), theirs.data(), int64_t(found.size()));
     }
+    // Checks the losses of both pairs against transformers' logits, and their sum on the device.
+    void check_pairs(Model& g, const std::vector<float>& losses, double tolerance) const {
+        const std::vector<float>& z = expected.at("next_logits");
+        for (size_t b = 0; b < B; b++) {
+            const double target = double(z[2 * b + size_t(tokens("next_target")[b])]);
+            const double loss = std::log(std::exp(double(z[2 * b])) + std::exp(double(z[2 * b + 1]))) - target;
+            CHECK(double(losses[b]) == doctest::Approx(loss).epsilon(3 * tolerance).scale(1));
+        }
+        double sum = 0;
+        g.op.download(&sum, g.train.totals.next_loss, int64_t(sizeof sum));
+        CHECK(sum == doctest::Approx(double(losses[0]) + double(losses[1])));
+    }
     // Checks the logits of the first text, the loss and all gradients.
     void check_learning(Model& g, double tolerance) const {
         load(g, {.mode = RunMode::train, .B = B, .S = S, .spans = true});
@@ -57,7 +71,7 @@ struct EncoderGolden : Golden {
         const int outputs = c.outputs(), rows = int(logits.size()) / outputs > B ? S : 1;
         std::vector<char> raw(size_t(g.op.bytes(g.head, rows * c.padded_outputs())));
         std::vector<float> found(size_t(rows * c.padded_outputs()));
-        g.head_forward(g.head, g.lnf, rows);
+        g.head_forward(g.head, g.head_input(), rows);
         g.op.download(raw.data(), g.head, int64_t(raw.size()));
         to_floats(found.data(), raw.data(), g.op.activation, int64_t(found.size()));
         for (int n = 0; n < rows; n++)
@@ -69,9 +83,12 @@ struct EncoderGolden : Golden {
         for (float t : expected.at("target")) targets += t != -100;
         CHECK(g.pass.targets == targets);
         g.head_rows = 16;    // several chunks
-        g.loss(true, 1 / float(targets));
+        g.loss(true, 1 / float(targets), 0, 1.0f / B);
         g.backward();
-        CHECK(g.mean_loss() == doctest::Approx(double(expected.at("loss")[0])).epsilon(tolerance));
+        const std::vector<float> pairs = g.pair_losses();
+        const double of_pairs = pairs.empty() ? 0 : double(pairs[0] + pairs[1]) / B;
+        CHECK(g.mean_loss() + of_pairs == doctest::Approx(double(expected.at("loss")[0])).epsilon(tolerance));
+        if (c.predicts_next()) check_pairs(g, pairs, tolerance);
         const Arrays gradients = in_files(g, StateKind::gradients);
         size_t compared = 0;
         std::vector<float> all, all_theirs;
@@ -104,7 +121,7 @@ template <class Visit> void each_encoder(Visit visit) {
         visit(EncoderGolden(name));
     }
     cpu_set_threads(0);
-    CHECK(names.size() == 22);
+    CHECK(names.size() == 24);
 }
 template <class F> void each_table(F f) {
     f([] { return std::make_unique<Model>(reference_ops()); }, 4e-6);
@@ -112,6 +129,15 @@ template <class F> void each_table(F f) {
     if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 0.1);
 }
 }    // namespace
+
+TEST_CASE("encoders: means of texts are the same by copied columns and by products") {
+    const EncoderGolden golden("modernbert_mean");
+    Table table(cpu_ops<float>());
+    REQUIRE(bool(table.copy_columns));
+    table.copy_columns = nullptr;
+    Model g(table);
+    golden.check_learning(g, 1e-5);
+}
 
 TEST_CASE("encoders: states are those of transformers and what pads a text is not seen") {
     each_encoder([](const EncoderGolden& golden) {
@@ -178,6 +204,45 @@ TEST_CASE("encoders: gradients with segments and windows in both directions equa
     }
 }
 
+TEST_CASE("encoders: gradients of both of BERT's losses equal central differences") {
+    Config c = {.V = 13, .T = 8, .L = 2, .NH = 3, .C = 12, .F = 24};
+    c.mask_kind = MaskKind::all, c.mask = 12;
+    c.embed_norm = c.head_bias = true, c.segments = 2, c.transform = HeadTransform::norm;
+    c.norm_placement = NormPlacement::post, c.activation = Act::gelu, c.next_sentence = true;
+    Model g(reference_ops());
+    toy_model(g, c, {RunMode::train, 2, 4});
+    const std::vector<int> in = {1, 2, 3, 4, 5, 6, 7, 8}, out = {5, -1, 6, 7, -1, -1, 3, 2};
+    Spans spans;
+    for (const int label : {1, 0}) spans.add({{.second = 2, .label = label}}, 4, MaskKind::all);
+    g.head_rows = 3;    // several chunks
+    auto loss = [&] {
+        g.train.begin();
+        g.batch.upload(in.data(), out.data(), 2, 4, &spans);
+        g.forward(true);
+        g.loss(true, 1 / 5.0f, 0, 1 / 2.0f);
+        g.backward();
+        const std::vector<float> pairs = g.pair_losses();
+        return g.mean_loss() + double(pairs[0] + pairs[1]) / 2;
+    };
+    loss();
+    std::vector<std::pair<double*, double>> checked;    // a weight and its gradient
+    auto add = [&](Parameter* p, Gradient* d, int n) {
+        for (int k = 0; k < n; k++) checked.emplace_back(typed<double>(g, p) + k, typed<double>(g, d)[k]);
+    };
+    add(g.w.nextw, g.dw.nextw, 2 * 12), add(g.w.nextb, g.dw.nextb, 2), add(g.w.poolb, g.dw.poolb, 12);
+    add(g.w.poolw, g.dw.poolw, 24), add(g.w.transformw, g.dw.transformw, 24), add(g.w.segw, g.dw.segw, 24);
+    add(g.w.block[1].fcw, g.dw.block[1].fcw, 24), add(g.w.block[0].qkvw, g.dw.block[0].qkvw, 24);
+    for (const auto& [w, gradient] : checked) {
+        const double saved = *w, h = 1e-3;    // losses are floats
+        *w = saved + h;
+        const double up = loss();
+        *w = saved - h;
+        const double down = loss();
+        *w = saved;
+        CHECK(gradient == doctest::Approx((up - down) / (2 * h)).epsilon(2e-3).scale(1));
+    }
+}
+
 TEST_CASE("encoders: what flatgpt lacks is refused by name") {
     auto refused = [](const char* model, const nlohmann::json& more, const char* what) {
         nlohmann::json j =
@@ -201,7 +266,7 @@ TEST_CASE("encoders: what flatgpt lacks is refused by name") {
     refused("bert_texts", {{"id2label", {{"0", 3}}}}, "id2label");
     refused("roberta", {{"pad_token_id", 3}}, "pad_token_id");
     refused("roberta", {{"max_position_embeddings", 2}}, "context");
-    refused("modernbert", {{"classifier_pooling", "mean"}}, "classifier_pooling");
+    refused("modernbert", {{"classifier_pooling", "last"}}, "classifier_pooling");
     refused("modernbert", {{"classifier_activation", "relu"}}, "classifier_activation");
     refused("electra", {{"embedding_size", -1}}, "embedding_size");
 }

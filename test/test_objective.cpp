@@ -128,7 +128,7 @@ TEST_CASE("objective: the cpu tables agree with the reference") {
     const Config base = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 24};
     for (Objective o :
          {documents(), toy_objective(MaskKind::prefix), toy_objective(MaskKind::all), documents(MaskKind::all)}) {
-        CAPTURE(o.name());
+        CAPTURE(int(o.mask_kind));
         CAPTURE(o.begin);
         check_cpu_model(seeing(base, o.mask_kind), 2, o);
     }

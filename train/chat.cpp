@@ -10,7 +10,7 @@
 Status Trainer::check_chat_model() const {
     if (config.mask_kind != MaskKind::causal)
         return fail(Exit::usage, "%s: the model is trained with --objective %s; expected causal (--objective causal)",
-                    task->flag, Objective{.mask_kind = config.mask_kind}.name());
+                    task->flag, objective_row({}, config).name);
     if (!tokenizer.vocab_size()) return fail(Exit::usage, "%s: the run has no tokenizer; give --tokenizer", task->flag);
     return {};
 }

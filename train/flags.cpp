@@ -62,7 +62,7 @@ std::vector<Flag> schedule_flags(TrainOptions& o) {
                  "the losses that are shown leave it out",
          .min = 0,
          .max = 100,
-         .excludes = {"--prefer", "--prompts", "--teacher"}},
+         .excludes = {"--prefer", "--prompts", "--teacher", "--objective replaced-tokens"}},
         {.name = "--label-smoothing",
          .to = &o.label_smoothing,
          .help = "the share of a target's probability that all tokens get evenly; the losses that are shown are those "
@@ -70,7 +70,7 @@ std::vector<Flag> schedule_flags(TrainOptions& o) {
          .min = 0,
          .max = 0.499,
          .excludes = {"--prefer-loss ipo", "--prefer-loss kto-paired", "--prefer-loss orpo", "--prefer-loss simpo",
-                      "--prompts", "--teacher"}},
+                      "--prompts", "--teacher", "--objective replaced-tokens"}},
         {"--balance-loss", &o.balance_loss,
          "with --experts: factor of the loss that keeps them in even use (for each "
          "layer and sequence, 1 where they are)",
@@ -307,7 +307,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          {{.name = "--teacher",
            .to = &o.teacher,
            .help = "learn this model's probabilities, too: a run, a directory or a GGUF file with the same tokenizer",
-           .excludes = {"--prefer", "--prompts"}},
+           .excludes = {"--prefer", "--prompts", "--objective mlm-nsp", "--objective replaced-tokens"}},
           {.name = "--distill-mix",
            .to = &o.distill_mix,
            .help = "weight of the loss on the teacher's probabilities; the loss on tokens has the rest",
@@ -385,17 +385,17 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          {
              {"--objective",
               &o.objective,
-              "what is learnt: the next token (causal); the next one after a prefix whose "
-              "tokens all see each other, of 1 to seq-len - 1 tokens (prefix); masked tokens, from both sides (mlm: a "
-              "model "
-              "that does not write text); by an encoder-decoder, spans of a text that are missing in its source "
-              "(span-corruption: T5's, infilling: BART's). auto: the model's, causal in a new one",
+              "what is learnt: the next token (causal); the next one after a prefix whose tokens all see each other, "
+              "of 1 to seq-len - 1 tokens (prefix); masked tokens, from both sides (mlm: a model that does not write "
+              "text), and by BERT also whether a text follows another (mlm-nsp); by ELECTRA's discriminator, which "
+              "tokens were replaced (replaced-tokens); by an encoder-decoder, spans of a text that are missing in its "
+              "source (span-corruption: T5's, infilling: BART's). auto: the model's, causal in a new one",
               0,
               0,
-              {"auto", "causal", "prefix", "mlm", "span-corruption", "infilling"}},
+              {"auto", "causal", "prefix", "mlm", "mlm-nsp", "replaced-tokens", "span-corruption", "infilling"}},
              {"--mask-fraction", &o.mask_fraction,
               "mlm: the part of a sequence's tokens that are to be guessed: 80 % of "
-              "them are masked, 10 % another token, 10 % left",
+              "them are masked, 10 % another token, 10 % left. replaced-tokens: the part that is replaced",
               0.001, 1},
              {"--mask-token", &o.mask_token,
               "mlm: the token that masks; -1: the model's, the tokenizer's <mask> or [MASK], "

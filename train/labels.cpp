@@ -68,13 +68,7 @@ Status Trainer::choose_head() {
                     "the model is an encoder-decoder (%s): expected --pairs, or --data with --objective "
                     "span-corruption or infilling",
                     config.family->type);
-    if (o.labels.empty()) {
-        if (config.head == HeadKind::tokens) return {};
-        return fail(Exit::usage,
-                    "%s predicts no tokens; expected a language model, or --labels, which gives it a "
-                    "classifier's head",
-                    start.empty() ? o.model.c_str() : start.c_str());
-    }
+    if (o.labels.empty()) return choose_shards_head();
     const std::vector<Family::Head>& heads = config.family->heads;
     if (heads.empty())
         return fail(Exit::usage, "--labels: expected a model such as BERT (--from, or --model bert:d4), found %s",
@@ -91,11 +85,41 @@ Status Trainer::choose_head() {
         return fail(Exit::usage, "--labels %s: expected at least two classes, found one, %s", o.labels.c_str(),
                     file.classes[0].c_str());
     config.head = file.kind, config.classes = file.classes;
+    config.next_sentence = false;
+    CHECK(set_head(), "%s has no head of classes", config.family->type);
+    return {};
+}
+// Sets the fields of the class that has config.head. Returns false if the family has none.
+bool Trainer::set_head() {
     const Family::Head* head = config.family->head_of(config);
-    CHECK(head, "%s has no head of classes", config.family->type);
+    if (!head) return false;
+    config.next_sentence = head->next_sentence;
     config.transform = head->transform, config.transform_act = head->act.value_or(config.activation);
     new_head = !start.empty();
-    return {};
+    return true;
+}
+// Gives the model the head that its objective on shards needs, unless it has it.
+Status Trainer::choose_shards_head() {
+    const bool predicts = config.head == HeadKind::tokens || config.head == HeadKind::replaced;
+    if (!predicts)
+        return fail(Exit::usage,
+                    "%s predicts no tokens; expected a language model, or --labels, which gives it a "
+                    "classifier's head",
+                    start.empty() ? o.model.c_str() : start.c_str());
+    const ObjectiveRow& row = objective_row(o, config);
+    if (config.head == row.head && config.predicts_next() == row.next_sentence) return {};
+    const bool drops = config.head == row.head && !row.next_sentence;    // the head of pairs alone
+    config.head = row.head, config.next_sentence = row.next_sentence;
+    if (o.resize_vocab)
+        return fail(Exit::usage, "--objective %s, --resize-vocab: the model gets a new head; do one after the other",
+                    row.name);
+    const bool there = !resuming && set_head();
+    new_head &= !drops;
+    if (there) return {};
+    return fail(Exit::usage, "--objective %s: %s; expected a model such as %s", row.name,
+                resuming ? "the run that goes on has another one"
+                         : (std::string(config.family->type) + " has no such head").c_str(),
+                row.next_sentence ? "BERT (--model bert:d4)" : "ELECTRA (--model electra:d4)");
 }
 Result<std::shared_ptr<LineSource>> Trainer::read_labels_file(const std::string& pattern, const std::string&) {
     const LabelledFile file = TRY(read_labels(pattern));
@@ -111,11 +135,13 @@ Status Trainer::load_below_head() {
     Model& g = *device.model;
     g.init(uint64_t(o.seed));
     Config body = config;
-    body.head = HeadKind::none, body.classes = {};
+    body.head = config.predicts_next() ? HeadKind::tokens : HeadKind::none;
+    body.classes = {};
     Status s;
     for (const bool pooler : {true, false}) {
+        body.next_sentence = pooler && config.predicts_next();
         const Family::Head* base = body.family->head_of(body);
-        body.transform = pooler && base ? base->transform : HeadTransform::none;
+        body.transform = (pooler || body.head == HeadKind::tokens) && base ? base->transform : HeadTransform::none;
         Model old(cpu_ops<float>());
         TRY(old.allocate(body, {.mode = RunMode::infer, .spans = true}));
         s = checkpoint_weights(start, old);

@@ -1,6 +1,7 @@
 // objectives.cpp - the table of objectives, and the loss of tokens.
 #include "train/objectives.h"
 
+#include "data/samples.h"
 #include "model/cost_table.h"
 #include "train/labels.h"
 #include "train/preference_loss.h"
@@ -20,7 +21,10 @@ void TokenLoss::batch(int, int S, int64_t terms) {
     t.device.model->loss(true, float(1.0 / double(terms)));
     t.device.model->teacher = nullptr;    // validation measures the loss on tokens
 }
-double TokenLoss::of_guess() const { return t.teacher.model ? double(INFINITY) : std::log(double(t.config.V)); }
+double TokenLoss::of_guess() const {
+    const int choices = t.config.predicts_values() ? 2 : t.config.V;    // replaced or not
+    return t.teacher.model ? double(INFINITY) : std::log(double(choices));
+}
 Status TokenLoss::add_memory(std::vector<MemoryRow>& rows, int B) const {
     if (!t.o.teacher.empty()) add_model(rows, "the teacher", TRY(t.teacher_memory(B)));
     return {};
@@ -28,10 +32,22 @@ Status TokenLoss::add_memory(std::vector<MemoryRow>& rows, int B) const {
 Result<double> TokenLoss::validate(const Show& show) {
     Objective fixed = t.objective;    // random draws as in `flatgpt eval`
     fixed.seed = Objective{}.seed;
-    return TRY(evaluate(*t.device.model, t.val, t.tokenizer, t.o.batch, t.o.seq_len, show, t.ranks.coordinator.get(),
-                        fixed))
-        .loss;
+    if (fixed.replaces) fixed.drawn = std::make_shared<std::vector<int>>(TRY(tokens_of(t.val.source(), t.o.seq_len)));
+    validation = TRY(
+        evaluate(*t.device.model, t.val, t.tokenizer, t.o.batch, t.o.seq_len, show, t.ranks.coordinator.get(), fixed));
+    return validation.loss + validation.next_loss;
 }
+void TokenLoss::add_validation(Json& row) const { set_decisions(row, validation, t.config, "val_"); }
+
+void NextSentenceLoss::batch(int, int, int64_t terms) {
+    const double pairs = double(t.batches.step_tokens(t.issued) / t.o.seq_len);
+    t.device.model->loss(true, float(1 / double(terms)), 0, float(1 / pairs));
+}
+void NextSentenceLoss::end() {
+    next_loss = t.device.model->train.next_loss / double(t.batches.step_tokens(t.state.step) / t.o.seq_len);
+}
+std::string NextSentenceLoss::text() const { return formatted("  next sentence %.4f", next_loss); }
+void NextSentenceLoss::add_metrics(Json& row) const { row.set("next_sentence_loss", next_loss); }
 void SomeTokensLoss::add_metrics(Json& row) const { row.set("targets", t.sizes[(t.state.step - 1) % 2].terms); }
 
 namespace {
@@ -46,6 +62,10 @@ std::string mlm_text(const Trainer& t) {
     return formatted("mlm, %g %% of the tokens are targets, token %d masks", 100 * t.o.mask_fraction,
                      t.objective.mask) +
            documents_text(t);
+}
+std::string next_sentence_text(const Trainer& t) { return mlm_text(t) + "; and whether a text follows another"; }
+std::string replaced_text(const Trainer& t) {
+    return formatted("replaced-tokens, %g %% of the tokens are replaced", 100 * t.o.mask_fraction) + documents_text(t);
 }
 std::string chat_text(const Trainer& t) {
     return formatted("causal, on %s%s", train_on_named(t.o.train_on).text, t.o.pack ? ", conversations apart" : "");
@@ -84,12 +104,25 @@ constexpr ObjectiveRow corrupted(const char* name, Seq2SeqKind kind) {
     row.loss = pair_loss;
     return row;
 }
+constexpr ObjectiveRow next_sentence() {
+    ObjectiveRow row = shards("mlm-nsp", MaskKind::all, next_sentence_text);
+    row.next_sentence = true;
+    row.loss = make<NextSentenceLoss>;
+    return row;
+}
+constexpr ObjectiveRow replaced() {
+    ObjectiveRow row = shards("replaced-tokens", MaskKind::all, replaced_text);
+    row.head = HeadKind::replaced;
+    return row;
+}
 const ObjectiveRow OBJECTIVES[] = {
     shards("causal", MaskKind::causal, causal_text),
     corrupted("span-corruption", Seq2SeqKind::span_corruption),
     corrupted("infilling", Seq2SeqKind::infilling),
     shards("prefix", MaskKind::prefix, prefix_text),
     shards("mlm", MaskKind::all, mlm_text),
+    next_sentence(),
+    replaced(),
     {.name = "chat",
      .mask_kind = MaskKind::causal,
      .flag = "--chat",
@@ -168,12 +201,12 @@ const ObjectiveRow OBJECTIVES[] = {
 };
 }    // namespace
 
-const ObjectiveRow& objective_row(const TrainOptions& o, MaskKind mask_kind) {
+const ObjectiveRow& objective_row(const TrainOptions& o, const Config& c) {
     for (const ObjectiveRow& row : OBJECTIVES)
         if (row.read && !(o.*row.files).empty()) return row;
     for (const ObjectiveRow& row : OBJECTIVES)
         if (o.objective == row.name) return row;
     for (const ObjectiveRow& row : OBJECTIVES)
-        if (row.mask_kind == mask_kind) return row;
-    CHECK(false, "mask kind %d", int(mask_kind));
+        if (row.mask_kind == c.mask_kind && row.head == c.head && row.next_sentence == c.predicts_next()) return row;
+    CHECK(false, "mask kind %d, head %d", int(c.mask_kind), int(c.head));
 }

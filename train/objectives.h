@@ -9,6 +9,7 @@
 #include "base/common.h"
 #include "data/seq2seq/seq2seq.h"
 #include "files/json_write.h"
+#include "infer/eval/evaluate.h"
 #include "model/config.h"
 #include "model/plan.h"
 
@@ -45,7 +46,9 @@ class StepLoss {
     virtual double of_guess() const { return INFINITY; }    // a random guess has this loss; INFINITY: unknown
     virtual std::string text() const { return ""; }         // metrics for the progress line
     virtual void add_metrics(Json&) const {}                // the last ended step's metrics
-    virtual void add_speeds(Json&) const {}                 // metrics that depend on the clock
+    // The last ended step's loss beside the mean of begin()'s terms; the loss is the sum of both.
+    virtual double beside() const { return 0; }
+    virtual void add_speeds(Json&) const {}    // metrics that depend on the clock
     // Adds what a run with batches of B sequences holds beside the model.
     virtual Status add_memory(std::vector<MemoryRow>&, int) const { return {}; }
     virtual Status sync() { return {}; }    // flushes files on which a checkpoint relies
@@ -65,9 +68,26 @@ class TokenLoss : public StepLoss {
     double of_guess() const override;
     Status add_memory(std::vector<MemoryRow>& rows, int B) const override;
     Result<double> validate(const Show& show) override;
+    void add_validation(Json& row) const override;
 
   protected:
     Trainer& t;
+
+  private:
+    Evaluation validation;
+};
+// TokenLoss and, as a sum, the mean loss of the pairs of texts.
+class NextSentenceLoss : public TokenLoss {
+  public:
+    using TokenLoss::TokenLoss;
+    void batch(int i, int S, int64_t terms) override;
+    void end() override;
+    double beside() const override { return next_loss; }
+    std::string text() const override;
+    void add_metrics(Json& row) const override;
+
+  private:
+    double next_loss = 0;
 };
 // TokenLoss of samples that do not have a target at each position; their number is a metric.
 class SomeTokensLoss : public TokenLoss {
@@ -93,7 +113,9 @@ struct ObjectiveRow {
     std::string (*text)(const Trainer& t);    // for --dry-run; "": plain
     std::unique_ptr<StepLoss> (*loss)(Trainer& t);
     Seq2SeqKind pair = Seq2SeqKind::pairs;    // what an encoder-decoder's pairs are made of
+    HeadKind head = HeadKind::tokens;         // the model's, with shards; so is the next
+    bool next_sentence = false;               // Config::next_sentence
 };
-// The row that the options choose. With shards, the name of an objective decides, or the model's
-// mask if it is auto.
-const ObjectiveRow& objective_row(const TrainOptions& o, MaskKind mask_kind = MaskKind::causal);
+// The row that the options choose. With shards, the name of an objective decides, or if it is auto
+// the model's mask and head.
+const ObjectiveRow& objective_row(const TrainOptions& o, const Config& c = {});

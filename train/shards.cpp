@@ -5,7 +5,7 @@
 #include <array>
 #include <map>
 
-#include "data/samples.h"
+#include "data/encoders/sentence_pairs.h"
 #include "train/notes.h"
 #include "train.h"
 
@@ -62,6 +62,8 @@ Status Trainer::open_shards() {
     l.raw_u16 = o.raw_u16;
     l.weighted = true;
     l.begin = TRY(packed_by(o.pack, tokenizer));
+    if (config.predicts_next())
+        l.pairs = std::make_shared<PairTemplate>(TRY(pair_template(tokenizer, objective.fraction, l.seed)));
     if (!o.data.empty()) {
         data = TRY(Loader::open(l));
         TRY(check_shard_tokenizer(data.shards(), tokenizer, config.V, tokenizer_source));
@@ -71,13 +73,19 @@ Status Trainer::open_shards() {
         l.shuffle = false;
         l.max_tokens = o.eval_tokens;
         l.weighted = false;
-        l.begin = -1;    // the loss of packed and other runs can then be compared
+        l.begin = -1;     // the loss of packed and other runs can then be compared
+        if (l.pairs) {    // as `flatgpt eval` draws them
+            l.pairs =
+                std::make_shared<PairTemplate>(TRY(pair_template(tokenizer, objective.fraction, Objective{}.seed)));
+        }
         val = TRY(Loader::open(l));
         bool same = false;
         if (!o.data.empty()) TRY(check_disjoint(data.shards(), val.shards(), &same));
         if (same) progress.note("note: --val has all shards of --data: its loss says nothing about text that is new");
         TRY(check_shard_tokenizer(val.shards(), tokenizer, config.V, tokenizer_source));
     }
+    if (objective.replaces && !o.data.empty())
+        objective.drawn = std::make_shared<std::vector<int>>(TRY(tokens_of(data.source(), o.seq_len)));
     if (!o.data.empty()) note_lines(progress, "note: ", data.source().note());
     return {};
 }

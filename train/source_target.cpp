@@ -6,7 +6,7 @@
 #include "train/train.h"
 
 std::vector<std::string> with_shard_objectives(std::vector<std::string> flags) {
-    for (const char* name : {"prefix", "mlm", "span-corruption", "infilling"})
+    for (const char* name : {"prefix", "mlm", "mlm-nsp", "replaced-tokens", "span-corruption", "infilling"})
         flags.push_back(std::string("--objective ") + name);
     return flags;
 }

@@ -144,8 +144,7 @@ Status Trainer::choose_model() {
         asked.T = resuming && o.seq_len && !o.context ? o.seq_len : config.T;
     }
     asked = config_with(asked, o.shape);
-    for (MaskKind mask_kind : {MaskKind::causal, MaskKind::prefix, MaskKind::all})
-        if (o.objective == Objective{.mask_kind = mask_kind}.name()) asked.mask_kind = mask_kind;
+    if (o.objective != "auto") asked.mask_kind = objective_row(o).mask_kind;
     if (!resuming) config.mask_kind = asked.mask_kind;    // weights may continue with another mask
     const bool resize = o.resize_vocab && !start.empty() && !resuming;
     if (resize) asked.V = config.V;
@@ -311,7 +310,8 @@ Status Trainer::keep_packed() {
 }
 
 Status Trainer::choose_objective() {
-    const bool mlm = config.mask_kind == MaskKind::all && o.labels.empty();
+    const bool encodes = config.mask_kind == MaskKind::all && o.labels.empty(),
+               mlm = encodes && config.head == HeadKind::tokens;
     if (!mlm && o.mask_token >= 0) return fail(Exit::usage, "--mask-token needs --objective mlm");
     if (o.attention_dropout < 0 && o.attention_dropout != -1)
         return fail(Exit::usage, "--attention-dropout %g: expected 0 to 0.99, or -1: as --dropout says",
@@ -325,7 +325,7 @@ Status Trainer::choose_objective() {
                     "probabilities that it drops; leave it out",
                     o.attention_dropout);
     if (!mlm) config.mask = -1;    // the starting model may have one
-    if (mlm && samples())
+    if (encodes && samples())
         return fail(Exit::usage,
                     "%s, --objective mlm: such a model guesses masked tokens, it does not "
                     "write text",
@@ -348,7 +348,9 @@ Status Trainer::choose_objective() {
     }
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
     objective.labelled = !o.labels.empty();
-    task = &objective_row(o, config.mask_kind);
+    task = &objective_row(o, config);
+    if (o.pack && config.predicts_next())
+        return fail(Exit::usage, "--pack: mlm-nsp learns from one pair of texts in each sequence; leave it out");
     objective.packed = o.pack && task->read;    // documents of shards are apart with --documents
     return {};
 }

@@ -241,7 +241,9 @@ struct Trainer {
     Status keep_packed();     // keeps the base's weights in their file's blocks, beside adapters
     Status choose_tokenizer(const ModelSource& base);
     Status choose_objective();    // also finds the mask token
-    Status choose_head();         // train/labels.cpp, as load_below_head
+    Status choose_head();         // train/labels.cpp, as the next three
+    Status choose_shards_head();
+    bool set_head();
     Status load_below_head();
     Status load();    // loads weights: resumed, --from, or random
     Status load_resized();

@@ -5,6 +5,7 @@
 
 #include "base/countdown.h"
 #include "base/file.h"
+#include "data/encoders/sentence_pairs.h"
 #include "files/picture.h"
 #include "position_loss.h"
 #include "files/json_write.h"
@@ -24,12 +25,18 @@ Status print_evaluation(const EvalOptions& o, const LoadedModel& m, const Evalua
     if (o.json) {
         Json found = Json::object("loss", e.loss, "perplexity", std::exp(e.loss), "bits_per_byte",
                                   known ? Json(e.bits_per_byte) : Json(), "tokens", e.tokens);
+        set_decisions(found, e, m.model->c);
         if (!bins.empty()) found.set("by_position", positions_json(bins));
         found.print();
     } else {
         const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
         printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
                (long long)e.tokens);
+        const bool next = m.model->c.predicts_next();
+        if (e.decisions)
+            printf("%s%s accuracy %.4f  f1 %.4f\n",
+                   next ? formatted("next sentence loss %.4f  ", e.next_loss).c_str() : "",
+                   next ? "next sentence" : "replaced tokens", e.accuracy, e.f1);
         if (!bins.empty()) print_positions(bins);
     }
     fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
@@ -76,12 +83,14 @@ Result<Evaluation> eval_texts(const EvalOptions& o, LoadedModel& m, const Object
     return all;
 }
 
-Result<Evaluation> eval_shards(const EvalOptions& o, LoadedModel& m, const Objective& objective,
-                               LossByPosition& positions) {
+Result<Evaluation> eval_shards(const EvalOptions& o, LoadedModel& m, Objective objective, LossByPosition& positions) {
     const int S = m.model->plan.S;
-    Loader loader =
-        TRY(open_shards(m, o.model_options,
-                        {.pattern = o.data, .raw_u16 = o.raw_u16, .B = o.batch, .S = S, .max_tokens = o.eval_tokens}));
+    LoaderConfig shards = {.pattern = o.data, .raw_u16 = o.raw_u16, .B = o.batch, .S = S, .max_tokens = o.eval_tokens};
+    if (objective.paired)
+        shards.pairs =
+            std::make_shared<PairTemplate>(TRY(pair_template(m.tokenizer, objective.fraction, objective.seed)));
+    Loader loader = TRY(open_shards(m, o.model_options, shards));
+    if (objective.replaces) objective.drawn = std::make_shared<std::vector<int>>(TRY(tokens_of(loader.source(), S)));
     Countdown countdown{"eval", "windows"};
     auto each = [&](int rows, const float* losses, const int* targets) { positions.add(rows, losses, targets); };
     return evaluate(*m.model, loader, m.tokenizer, o.batch, S, std::ref(countdown), nullptr, objective, each);
@@ -244,7 +253,9 @@ Status eval(const EvalOptions& o) {
     if (!o.labels.empty()) return eval_labels(o);
     if (!o.pairs.empty()) return eval_pairs(o);
     LoadedModel m;
-    TRY(load_model(m, o.model_options, o.device, true, [&](const Config& c, bool) {
+    ModelOptions model_options = o.model_options;
+    model_options.head = HeadUse::shards;
+    TRY(load_model(m, model_options, o.device, true, [&](const Config& c, bool) {
         return Capacity{o.batch, sequence_length(o.model_options, c, o.seq_len), o.documents};
     }));
     TRY(check_length(o.model_options, m.model->c, o.seq_len));

@@ -11,6 +11,18 @@ struct Window {
     double loss = 0;     // sum over the window's targets, nats
     double bytes = 0;    // text bytes of the window's targets
     int64_t targets = 0;
+    double next_loss = 0;                                         // the pair of texts'
+    int64_t decisions = 0, right = 0, positive = 0, found = 0;    // positive: of class 1; found: and right
+
+    // A loss below ln 2 belongs to a probability above a half.
+    void decide(bool is_positive, double with_loss) {
+        const bool is_right = with_loss < std::log(2.0);
+        decisions++, right += is_right, positive += is_positive, found += is_positive && is_right;
+    }
+    void add(const Window& w) {
+        loss += w.loss, bytes += w.bytes, targets += w.targets, next_loss += w.next_loss;
+        decisions += w.decisions, right += w.right, positive += w.positive, found += w.found;
+    }
 };
 
 // ring: successive ranks that have computed parts of the same windows.
@@ -23,12 +35,7 @@ std::vector<Window> gather_windows(const std::vector<Window>& mine, int64_t wind
     const Window* from = parts.data();
     for (int64_t first = 0; first < windows; first += B)
         for (int r = 0; r < ring; r++)
-            for (int64_t i = first; i < std::min(windows, first + B); i++, from++) {
-                Window& to = sums[size_t(i)];
-                to.loss += from->loss;
-                to.bytes += from->bytes;
-                to.targets += from->targets;
-            }
+            for (int64_t i = first; i < std::min(windows, first + B); i++, from++) sums[size_t(i)].add(*from);
     return sums;
 }
 }    // namespace
@@ -89,27 +96,44 @@ Result<Evaluation> evaluate(Model& model, Loader& loader, const Tokenizer& token
         if (each) each(rows, losses.data(), learnt.data());
         const Zigzag& part = model.batch.zigzag();
         const int S = int(learnt.size()) / rows, own = S / ring;    // positions of a window, those of this rank
+        const std::vector<float> next_losses = model.pair_losses();
+        const bool decides = model.c.head == HeadKind::replaced;
         for (int i = 0; i < rows * own; i++) {
             if (i % own == 0) sums.emplace_back();
+            if (const int row = i / own; i % own == 0 && !next_losses.empty() && texts[size_t(row)][0].label >= 0) {
+                sums.back().next_loss = double(next_losses[size_t(row)]);
+                sums.back().decide(texts[size_t(row)][0].label == 1, sums.back().next_loss);
+            }
             sums.back().loss += double(losses[size_t(i)]);
             const int id = learnt[size_t(i / own * S + part.position(i % own))];
             if (id < 0) continue;
             sums.back().targets++;
-            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
+            if (decides) sums.back().decide(id != 0, double(losses[size_t(i)]));
+            else if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
                 sums.back().bytes += double(tokenizer.token(id).size());
         }
         if (progress) progress(done + rows, windows);
     }
     if (coordinator) sums = gather_windows(sums, windows, B, ring, *coordinator);
     Window all;
-    for (const Window& w : sums) {
-        all.loss += w.loss;
-        all.bytes += w.bytes;
-        all.targets += w.targets;
-    }
+    for (const Window& w : sums) all.add(w);
     Evaluation e;
     e.tokens = all.targets;
     e.loss = all.loss / double(e.tokens);
     e.bits_per_byte = all.bytes > 0 ? all.loss / std::log(2.0) / all.bytes : 0;
+    e.decisions = all.decisions;
+    if (!all.decisions) return e;
+    const int64_t wrong_negatives = all.decisions - all.right - (all.positive - all.found);
+    const int64_t either = 2 * all.found + (all.positive - all.found) + wrong_negatives;
+    e.next_loss = all.next_loss / double(all.decisions);
+    e.accuracy = double(all.right) / double(all.decisions);
+    e.f1 = either ? 2 * double(all.found) / double(either) : 0;
     return e;
+}
+
+void set_decisions(Json& to, const Evaluation& e, const Config& c, const char* prefix) {
+    if (!e.decisions) return;
+    const std::string what = c.predicts_next() ? "next_sentence_" : "replaced_";
+    if (c.predicts_next()) to.set((prefix + what + "loss").c_str(), e.next_loss);
+    to.set((what + "accuracy").c_str(), e.accuracy, (what + "f1").c_str(), e.f1);
 }

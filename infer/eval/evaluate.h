@@ -4,6 +4,7 @@
 
 #include "data/bpe.h"
 #include "data/loader.h"
+#include "files/json_write.h"
 #include "model/model.h"
 #include "data/objective.h"
 
@@ -11,6 +12,11 @@ struct Evaluation {
     double loss = 0;             // mean, nats per target
     int64_t tokens = 0;          // targets
     double bits_per_byte = 0;    // over the target tokens' bytes; 0: tokenizer unknown
+    // Decisions between two classes, whether B follows A (Config::next_sentence) or whether a token
+    // was replaced: their number, the mean loss of the former, the share of right ones, F1 of the
+    // second class.
+    int64_t decisions = 0;
+    double next_loss = 0, accuracy = 0, f1 = 0;
 };
 // Gathers what all ranks have computed for `samples` samples, on every rank, in the loader's order.
 // Ranks take turns: each read every ranks-th batch of B samples. `mine` has, for each sample that
@@ -18,6 +24,8 @@ struct Evaluation {
 // then has as many parts, in the order of the ranks.
 std::string gather_batches(const std::string& mine, int64_t samples, int B, size_t sample_bytes,
                            Coordinator& coordinator, int ring = 1);
+// Adds the decisions' scores, if there are any; `prefix` comes before the name of the loss.
+void set_decisions(Json& to, const Evaluation& e, const Config& c, const char* prefix = "");
 typedef std::function<void(int64_t done, int64_t windows)> EvaluationProgress;
 // Receives the losses and targets (rows,S) of each batch that this rank computes.
 typedef std::function<void(int rows, const float* losses, const int* targets)> EachBatch;

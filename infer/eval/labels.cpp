@@ -248,7 +248,7 @@ template <class Visit> void each_logits(Model& g, const std::vector<int>& target
     std::vector<float> logits(size_t(g.head_rows) * size_t(width));
     for (int n = 0; n < N; n += g.head_rows) {
         const int rows = std::min(g.head_rows, N - n);
-        g.head_forward(g.head, g.op.at(g.lnf, int64_t(n) * g.c.C), rows);
+        g.head_forward(g.head, g.op.at(g.head_input(), int64_t(n) * g.c.C), rows);
         g.op.download(raw.data(), g.head, g.op.bytes(g.head, int64_t(rows) * width));
         to_floats(logits.data(), raw.data(), g.op.activation, int64_t(rows) * width);
         for (int i = 0; i < rows; i++)

@@ -74,6 +74,10 @@ const Names BERT_MLM = {{"transform", {"cls.predictions.transform.dense"}},
                         {"head_norm", {"cls.predictions.transform.LayerNorm"}},
                         {"headb", {"cls.predictions"}},
                         {"head", {"cls.predictions.decoder"}}};
+Names with_names(Names names, const Names& more) {
+    names.insert(names.end(), more.begin(), more.end());
+    return names;
+}
 const Names CLASSIFIER = {{"head", {"classifier"}}};
 
 // The heads of RoBERTa and its copies, whose classes begin with `Class`.
@@ -119,7 +123,12 @@ const std::vector<Family> ROWS = {
      .fixed = bert_fixed("0"),
      .names = BERT_NAMES("bert."),
      .heads = {{"BertForMaskedLM", tokens, norm, {}, BERT_MLM},
-               {"BertForPreTraining", tokens, norm, {}, BERT_MLM},
+               {"BertForPreTraining",
+                tokens,
+                norm,
+                {},
+                with_names(BERT_MLM, {{"pool", {"bert.pooler.dense"}}, {"next", {"cls.seq_relationship"}}}),
+                true},
                {"BertModel", HeadKind::none, dense, Act::tanh, {{"transform", {"bert.pooler.dense"}}}},
                {"BertForSequenceClassification",
                 texts,
@@ -235,10 +244,11 @@ const std::vector<Family> ROWS = {
               {"decoder_bias", &C::head_bias},
               {"classifier_bias", &C::transform_bias},
               {"classifier_activation", &C::activation, ConfigKey::copy},
+              {"classifier_pooling", &C::mean_pooled, ConfigKey::as_is, 0},
               {"tie_word_embeddings", &C::tied}},
      .rope = {.theta = "global_rope_theta", .local = "local_rope_theta", .by_layers = true},
      .layers = Family::types,
-     .fixed = {{"pad_token_id", "null", true, false}, {"classifier_pooling", "\"cls\"", true, true}},
+     .fixed = {{"pad_token_id", "null", true, false}},
      .names = {{"wte", {"model.embeddings.tok_embeddings"}},
                {"lne", {"model.embeddings.norm"}},
                {"ln1", {"model.layers.#.attn_norm"}},

@@ -55,7 +55,7 @@ const std::vector<const Family*>& families() {
 
 const Family::Head* Family::head_of(const Config& c) const {
     for (const Head& row : heads)
-        if (row.kind == c.head) return &row;
+        if (row.kind == c.head && row.next_sentence == c.predicts_next()) return &row;
     return nullptr;
 }
 

@@ -102,6 +102,7 @@ struct Family {
         HeadTransform transform;
         std::optional<Act> act;    // the transform's; none: the ffn's
         std::vector<Name> names;
+        bool next_sentence = false;    // Config::next_sentence
     };
     std::vector<Head> heads = {};
     const Head* head_of(const Config& c) const;    // null: no row
