@@ -32,9 +32,9 @@ class Batch {
     // Two batches in device memory: `input`, which passes read, and `staged`, which upload() fills.
     // Each has ints() ints. Its arrays follow each other, each with room for `most` positions:
     // tok (N), target (N); if it may have spans, keys (N), queries (N) and pos (N), the position in
-    // the text; if the model has segments, segment (N); with Config::next_sentence, label (N); with an
-    // encoder, the spans of cross-attention, source_keys (N) and source_queries (B,source_S); the
-    // ring's masks; the parts of the keys of sparse attention.
+    // the text; if the model has segments, segment (N); with Config::next_sentence, label (N);
+    // with an encoder, the spans of cross-attention, source_keys (N) and source_queries
+    // (B,source_S); the ring's masks; the parts of the keys of sparse attention.
     int *input = nullptr, *staged = nullptr;
     int64_t ints() const { return parts_at() + int64_t(parts.count()) * KeyParts::INTS * most; }
     int* tok() const { return input; }
