@@ -72,6 +72,8 @@ TEST_CASE("byt5: a model's directory needs no vocabulary, and wrong ones are ref
     write_file(config, R"({"tokenizer_class": "ByT5Tokenizer", "extra_ids": 2})");
     CHECK(load_tokenizer(dir + "/m").vocab_size() == 261);
     CHECK(load_tokenizer(config).encode("a</s> ", true) == Ids{100, 1});    // names alone take spaces along
+    write_file(config, R"({"tokenizer_class": "ByT5Tokenizer"})");
+    CHECK(load_tokenizer(dir + "/m").vocab_size() == 384);
     for (const auto& [text, message] :
          {std::pair{R"({"tokenizer_class": "ByT5Tokenizer", "extra_ids": -1})", "extra_ids: expected 0 to 65536"},
           {R"({"tokenizer_class": "ByT5Tokenizer", "eos_token": {}})", "eos_token: expected a text"},

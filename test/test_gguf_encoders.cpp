@@ -151,6 +151,10 @@ TEST_CASE("gguf encoders: arrays keep a tokenizer of Unigram or WordPiece whole"
             CHECK(back.value.encode_text(text, 0, true).ids == t.encode_text(text, 0, true).ids);
         }
     }
+    const Tokenizer bart = load_tokenizer("test/golden/seq2seq/bart.json");
+    Vocabulary masked = bart.vocabulary();
+    masked.mask = 4;
+    CHECK(tokenizer_from_gguf(tokenizer_to_gguf(Tokenizer(masked)).value, "t").value.vocabulary().mask == 4);
     CHECK(beyond_gguf(load_tokenizer(PIECES + "unigram.model")).empty());
     CHECK(contains(beyond_gguf(load_tokenizer(PIECES + "albert.json")), "llama.cpp gives some texts other ids"));
     // A word's beginning has a mark, its continuation none.

@@ -159,7 +159,7 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
         return fail(Exit::input, "%s: tokenizer.ggml.model: expected gpt2, llama, gemma4, t5 or bert, found %s",
                     name.c_str(), g.model.c_str());
     }
-    v.bos = g.bos_token_id, v.eos = g.eos_token_id, v.pad = g.padding_token_id;
+    v.bos = g.bos_token_id, v.eos = g.eos_token_id, v.pad = g.padding_token_id, v.mask = g.mask_token_id;
     if (v.bos >= 0 && (g.add_bos_token < 0 ? add_bos : g.add_bos_token == 1)) v.before = {v.bos};
     if (v.eos >= 0 && g.add_eos_token == 1) v.after = {v.eos};
     v.ends = ends_of(g, v);
