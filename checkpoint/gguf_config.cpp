@@ -310,8 +310,9 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
                             found->format->name);
             wanted.push_back({p.name, p.name, gguf_shape(t, p)});
         }
+    // T5's first files have a table of cross-attention, which no program uses.
     for (const GgufTensor& t : f.tensors())
-        if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
+        if (t.name != "rope_freqs.weight" && !t.name.ends_with(".cross_attn_rel_b.weight")) held[t.name] = t.shape;
     for (auto& [name, shape] : held)    // (1,C) in our layout, a vector in ggml's
         if (shape.size() == 1 && name.ends_with(".ffn_gate_inp_shexp.weight")) shape.insert(shape.begin(), 1);
     return check_tensors(f.metadata().name, wanted, held);

@@ -115,6 +115,11 @@ TEST_CASE("gguf encoders: keys with one value, and what files may leave out") {
     CHECK(read(t5, without("t5.decoder_start_token_id")).value.decoder_start == 0);
     // Without the decoder's number of blocks it has as many as the encoder, so tensors are missing.
     refused(t5, without("t5.decoder_block_count"), "dec.blk.2");
+    const std::string unused(RELATIVE_BUCKETS * 3 * 4, '\0');
+    auto with_unused = [&](Parts& p) {
+        p.tensors.push_back(source("dec.blk.0.cross_attn_rel_b.weight", BlockType::f32, {RELATIVE_BUCKETS, 3}, unused));
+    };
+    CHECK(read(t5, with_unused).ok());
     // The tables of positions and segments stay floats in any type.
     for (const auto& [from, name] :
          {std::pair{t5, "enc.blk.0.attn_rel_b.weight"}, {ENCODERS + "bert_base", "token_types.weight"}}) {
