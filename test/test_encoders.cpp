@@ -130,15 +130,6 @@ template <class F> void each_table(F f) {
 }
 }    // namespace
 
-TEST_CASE("encoders: means of texts are the same by copied columns and by products") {
-    const EncoderGolden golden("modernbert_mean");
-    Table table(cpu_ops<float>());
-    REQUIRE(bool(table.copy_columns));
-    table.copy_columns = nullptr;
-    Model g(table);
-    golden.check_learning(g, 1e-5);
-}
-
 TEST_CASE("encoders: states are those of transformers and what pads a text is not seen") {
     each_encoder([](const EncoderGolden& golden) {
         each_table([&](auto model, double tolerance) { CHECK(golden.states_error(*model()) < tolerance); });

@@ -73,10 +73,15 @@ void Ring::split(const Activation* qkv, int N, const Heads& h) {
     op.copy_columns(kv[0], keys, op.at(const_cast<Activation*>(qkv), queries), row, nullptr, false, N, keys);
 }
 
-// Returns the mark behind the message.
+// Returns the mark behind the message. A trial step of rank 0 alone has no comm: it computes with
+// whatever the buffers hold, and its results are not used.
 int64_t Ring::pass_on(Activation* to, const Activation* from, int64_t n) {
+    if (!store.comm) return 0;
     store.comm->pass_on(to, from, n, op.activation, ranks);
     return store.comm->mark();
+}
+static void join(Comm* comm, int64_t mark) {
+    if (comm) comm->join(mark);
 }
 
 void Ring::attention_forward(Input* y, float* lse, const Activation* qkv, int B, int S, const Heads& h) {
@@ -92,7 +97,7 @@ void Ring::attention_forward(Input* y, float* lse, const Activation* qkv, int B,
         if (step == 0) op.attention_forward(part, part_lse, qkv, B, S, part_heads);
         else if (sees(source_of(step), h)) op.cross_attention_forward(part, part_lse, q, present, B, S, part_heads);
         if (sees(source_of(step), h)) op.attention_merge(to, lse, part, part_lse, step > 0, B, S, part_heads);
-        store.comm->join(next);
+        join(store.comm, next);
     }
     op.round_inputs(y, to, int64_t(N) * h.width());
 }
@@ -109,7 +114,7 @@ void Ring::attention_backward(Activation* dqkv, const Activation* dy, const Inpu
     for (int step = 1; step < ranks; step++) {
         Activation* const mine = dkv[step % 2];
         const int source = source_of(step);
-        store.comm->join(next);
+        join(store.comm, next);
         if (step + 1 < ranks) next = pass_on(kv[(step + 1) % 2], kv[step % 2], keys);
         if (sees(source, h)) {
             op.cross_attention_backward(dq, mine, dy, y, q, kv[step % 2], lse, B, S, part_of(h, source, S));
@@ -117,10 +122,10 @@ void Ring::attention_backward(Activation* dqkv, const Activation* dy, const Inpu
         } else {
             op.zero(mine, op.bytes(mine, keys));
         }
-        store.comm->join(summed);
+        join(store.comm, summed);
         if (step > 1) op.copy_columns(mine, width, others, width, nullptr, true, N, width);
         summed = pass_on(others, mine, keys);
     }
-    store.comm->join(summed);
+    join(store.comm, summed);
     op.copy_columns(op.at(dqkv, queries), row, others, width, nullptr, true, N, width);
 }
