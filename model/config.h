@@ -92,8 +92,8 @@ struct Config {
     bool global_first = false;            // the first, not the last, of N layers
     bool global_last = false;             // the last layer of all has no window either
     int stride = 0, global_tokens = 0;    // keys visible beyond the window (Heads)
-    // Sparse attention of encoders (model/sparse). dilation: windows of the upper half of the layers
-    // have every N-th position. random_blocks: blocks of random_block keys beyond the window.
+    // Sparse attention of encoders (model/sparse). dilation: windows of the upper half of layers
+    // have every N-th position. random_blocks: blocks of random_block keys beyond a window.
     int dilation = 0, random_blocks = 0, random_block = 64;
     MaskKind mask_kind = MaskKind::causal;
     float score_scale = 0, score_cap = 0;              // factor of scores; soft cap; 0: 1/sqrt(HS); none

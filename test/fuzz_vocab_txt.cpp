@@ -1,5 +1,5 @@
-// fuzz_vocab_txt.cpp - libFuzzer: the bytes as BERT's vocab.txt: an error, or a tokenizer that encodes
-// them and survives a write and a read.
+// fuzz_vocab_txt.cpp - libFuzzer: the bytes as BERT's vocab.txt: an error, or a tokenizer that
+// encodes them and survives a write and a read.
 #include "data/tokenizer_files/vocab_merges.h"
 
 #include "data/bpe.h"

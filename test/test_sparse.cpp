@@ -58,7 +58,7 @@ TEST_CASE("sparse: random blocks are never near, never twice for a query, once i
                     for (size_t other = 0; other < k; other++) CHECK(chosen[other][size_t(j)] != m);
                 }
             }
-            if (n == 200) CHECK(found > 120);    // of 150
+            if (n == 200) CHECK(found > 120);    // there are 150
             CHECK(parts.chosen_blocks(n) == chosen);
         }
 }

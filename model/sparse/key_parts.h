@@ -6,7 +6,7 @@
 #include "model/spans.h"
 
 struct KeyParts {
-    int window = 0, global_tokens = 0;    // of layers with a window
+    int window = 0, global_tokens = 0;    // values in layers with a window
     int dilation = 1;
     int random_blocks = 0, block = 1;
     static KeyParts of(const Config& c);

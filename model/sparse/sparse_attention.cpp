@@ -48,7 +48,7 @@ Heads SparseAttention::part_of(const Heads& h, int i, int S) const {
     with.queries = batch.key_part(i).queries;
     with.source = S;
     with.window = with.global_tokens = 0;
-    with.dropout.seed += uint64_t(i + 1) << 32;    // else a pair would share its fate with one of the window
+    with.dropout.seed += uint64_t(i + 1) << 32;    // dropout apart from the window's
     return with;
 }
 
