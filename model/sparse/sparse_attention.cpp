@@ -36,16 +36,14 @@ void SparseAttention::copy_rows(Input* to, const Input* from, const int* order, 
     op.round_inputs(to, sum_rows, int64_t(N) * width);
 }
 
-Heads SparseAttention::dilated(const Heads& h) const {
+Heads SparseAttention::masked(const Heads& h, int i) const {
     Heads with = h;
-    with.keys = batch.key_part(0).keys;
-    with.queries = batch.key_part(0).queries;
+    with.keys = batch.key_part(i).keys;
+    with.queries = batch.key_part(i).queries;
     return with;
 }
 Heads SparseAttention::part_of(const Heads& h, int i, int S) const {
-    Heads with = dilated(h);
-    with.keys = batch.key_part(i).keys;
-    with.queries = batch.key_part(i).queries;
+    Heads with = masked(h, i);
     with.source = S;
     with.window = with.global_tokens = 0;
     with.dropout.seed += uint64_t(i + 1) << 32;    // dropout apart from the window's
@@ -57,7 +55,7 @@ void SparseAttention::forward(bool parts, Input* y, float* lse, const Activation
     const int N = B * S, row = h.qkv_width(), queries = h.NH * h.HS, keys = row - queries;
     if (batch.key_parts().dilation > 1) {
         op.copy_columns(rows, row, qkv, row, batch.key_part(0).rows, false, N, row);
-        op.attention_forward(part, lse, rows, B, S, dilated(h));
+        op.attention_forward(part, lse, rows, B, S, masked(h, 0));
         return copy_rows(y, part, batch.key_part(0).back, N, h);
     }
     Activation* const to = sum ? sum : reinterpret_cast<Activation*>(y);
@@ -84,7 +82,7 @@ void SparseAttention::backward(bool parts, Activation* dqkv, const Activation* d
         op.copy_columns(rows, row, qkv, row, order, false, N, row);
         op.copy_columns(dy_rows, width, dy, width, order, false, N, width);
         copy_rows(part, y, order, N, h);
-        op.attention_backward(drows, dy_rows, part, rows, lse, B, S, dilated(h));
+        op.attention_backward(drows, dy_rows, part, rows, lse, B, S, masked(h, 0));
         op.copy_columns(dqkv, row, drows, row, batch.key_part(0).back, false, N, row);
         return;
     }

@@ -24,7 +24,7 @@ class SparseAttention {
 
   private:
     void copy_rows(Input* to, const Input* from, const int* rows, int N, const Heads& h);
-    Heads dilated(const Heads& h) const;
+    Heads masked(const Heads& h, int part) const;    // by the part's mask
     Heads part_of(const Heads& h, int part, int S) const;
     const Table& op;
     const Batch& batch;
