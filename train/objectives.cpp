@@ -32,7 +32,9 @@ Status TokenLoss::add_memory(std::vector<MemoryRow>& rows, int B) const {
 Result<double> TokenLoss::validate(const Show& show) {
     Objective fixed = t.objective;    // random draws as in `flatgpt eval`
     fixed.seed = Objective{}.seed;
-    if (fixed.replaces) fixed.drawn = std::make_shared<std::vector<int>>(TRY(tokens_of(t.val.source(), t.o.seq_len)));
+    if (fixed.replaces && !drawn)
+        drawn = std::make_shared<std::vector<int>>(TRY(tokens_of(t.val.source(), t.o.seq_len)));
+    fixed.drawn = drawn;
     validation = TRY(
         evaluate(*t.device.model, t.val, t.tokenizer, t.o.batch, t.o.seq_len, show, t.ranks.coordinator.get(), fixed));
     return validation.loss + validation.next_loss;

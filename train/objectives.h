@@ -75,6 +75,7 @@ class TokenLoss : public StepLoss {
 
   private:
     Evaluation validation;
+    std::shared_ptr<const std::vector<int>> drawn;    // replacements in validation, read once
 };
 // TokenLoss and, as a sum, the mean loss of the pairs of texts.
 class NextSentenceLoss : public TokenLoss {
@@ -113,7 +114,7 @@ struct ObjectiveRow {
     std::string (*text)(const Trainer& t);    // for --dry-run; "": plain
     std::unique_ptr<StepLoss> (*loss)(Trainer& t);
     Seq2SeqKind pair = Seq2SeqKind::pairs;    // what an encoder-decoder's pairs are made of
-    HeadKind head = HeadKind::tokens;         // the model's, with shards; so is the next
+    HeadKind head = HeadKind::tokens;         // the model's head, of an objective on shards
     bool next_sentence = false;               // Config::next_sentence
 };
 // The row that the options choose. With shards, the name of an objective decides, or if it is auto
