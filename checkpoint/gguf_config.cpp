@@ -332,7 +332,10 @@ const GgufArchitecture* find_gguf_architecture(const std::string& name) {
 
 Config gguf_model(Config c) {
     if (c.family->heads.empty()) return c;
-    c.head = HeadKind::none, c.transform = HeadTransform::none, c.classes = {};
+    c.head = HeadKind::none;
+    c.transform = HeadTransform::none;
+    c.classes = {};
+    c.next_sentence = false;
     c.transform_act = c.activation;
     return c;
 }

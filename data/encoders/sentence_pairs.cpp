@@ -20,7 +20,8 @@ Result<PairTemplate> pair_template(const Tokenizer& tokenizer, double fraction, 
     t.begin = document_begin(tokenizer);
     t.skip = std::max(1, int(v.before.size()));
     t.pad = std::max(0, v.pad);
-    t.fraction = fraction, t.seed = seed;
+    t.fraction = fraction;
+    t.seed = seed;
     if (t.before.empty() || t.between.empty() || t.begin < 0)
         return fail(Exit::usage,
                     "next-sentence prediction: expected a tokenizer that writes a pair as [CLS] A [SEP] B [SEP], as "

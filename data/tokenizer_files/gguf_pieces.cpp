@@ -44,8 +44,12 @@ Result<Vocabulary> unigram_of(const GgufTokenizer& g, const std::string& name) {
     if (!g.charsmap.empty()) v.normalization.insert(v.normalization.begin(), {Kind::charsmap_sp, g.charsmap, ""});
     for (AddedToken& a : v.added) a.user_defined = !a.special;
     drop_padding(g, v);
-    v.bos = g.bos_token_id, v.cls = g.cls_token_id, v.sep = g.seperator_token_id, v.mask = g.mask_token_id;
-    v.eos = id_or(v, g.eos_token_id, 1), v.pad = id_or(v, g.padding_token_id, 0);
+    v.bos = g.bos_token_id;
+    v.cls = g.cls_token_id;
+    v.sep = g.seperator_token_id;
+    v.mask = g.mask_token_id;
+    v.eos = id_or(v, g.eos_token_id, 1);
+    v.pad = id_or(v, g.padding_token_id, 0);
     if (v.bos >= 0 && g.add_bos_token == 1) v.before = {v.bos};
     if (v.eos >= 0 && g.add_eos_token != 0) v.after = {v.eos};
     return v;
@@ -79,11 +83,13 @@ Result<Vocabulary> wordpiece_of(const GgufTokenizer& g, const std::string& name)
     v.unknown = id_or(v, g.unknown_token_id, 100);
     v.cls = v.bos = id_or(v, g.bos_token_id >= 0 ? g.bos_token_id : g.cls_token_id, 101);
     v.sep = v.eos = id_or(v, g.seperator_token_id >= 0 ? g.seperator_token_id : g.eos_token_id, 102);
-    v.pad = id_or(v, g.padding_token_id, 0), v.mask = id_or(v, g.mask_token_id, 103);
+    v.pad = id_or(v, g.padding_token_id, 0);
+    v.mask = id_or(v, g.mask_token_id, 103);
     if (v.cls < 0 || v.sep < 0)
         return fail(Exit::input, "%s: tokenizer.ggml.bos_token_id, seperator_token_id: expected [CLS] and [SEP]",
                     name.c_str());
-    v.before = {v.cls}, v.after = {v.sep};
+    v.before = {v.cls};
+    v.after = {v.sep};
     v.pair = {{v.cls, 0}, {TemplatePart::FIRST, 0}, {v.sep, 0}, {TemplatePart::SECOND, 1}, {v.sep, 1}};
     return v;
 }
@@ -155,6 +161,7 @@ GgufTokenizer pieces_to_gguf(const Vocabulary& v) {
     auto step = [&](char letter) {
         return has([&](const Normalization& n) { return n.kind == Kind::bert && n.to.find(letter) != n.to.npos; });
     };
-    g.lowercase = step(BERT_LOWERCASE), g.strip_accents = step(BERT_ACCENTS);
+    g.lowercase = step(BERT_LOWERCASE);
+    g.strip_accents = step(BERT_ACCENTS);
     return g;
 }

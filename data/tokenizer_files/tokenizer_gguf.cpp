@@ -159,7 +159,10 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
         return fail(Exit::input, "%s: tokenizer.ggml.model: expected gpt2, llama, gemma4, t5 or bert, found %s",
                     name.c_str(), g.model.c_str());
     }
-    v.bos = g.bos_token_id, v.eos = g.eos_token_id, v.pad = g.padding_token_id, v.mask = g.mask_token_id;
+    v.bos = g.bos_token_id;
+    v.eos = g.eos_token_id;
+    v.pad = g.padding_token_id;
+    v.mask = g.mask_token_id;
     if (v.bos >= 0 && (g.add_bos_token < 0 ? add_bos : g.add_bos_token == 1)) v.before = {v.bos};
     if (v.eos >= 0 && g.add_eos_token == 1) v.after = {v.eos};
     v.ends = ends_of(g, v);
@@ -261,7 +264,9 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     GgufTokenizer g = merges ? merges_to_gguf(v) : pieces_to_gguf(v);
     g.bos_token_id = v.bos, g.eos_token_id = v.eos, g.padding_token_id = v.pad;
     g.unknown_token_id = v.unknown;
-    g.cls_token_id = v.cls, g.seperator_token_id = v.sep, g.mask_token_id = v.mask;
+    g.cls_token_id = v.cls;
+    g.seperator_token_id = v.sep;
+    g.mask_token_id = v.mask;
     std::vector<int> ends = v.ends;
     std::erase_if(ends,
                   [&](int id) { return size_t(id) >= v.tokens.size(); });    // files may list ids beyond the vocabulary

@@ -139,13 +139,15 @@ bool is_byt5(const std::string& path) {
 Result<Vocabulary> byt5_read(const std::string& path) {
     const json config = TRY(object_in(path));
     Vocabulary v;
-    v.pad = 0, v.eos = 1, v.unknown = 2;
+    v.pad = 0;
+    v.eos = 1;
+    v.unknown = 2;
     for (const auto& [key, usual] : {std::pair{"pad_token", "<pad>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}) {
         const json& given = JsonReader::at(config, key);
         const auto id = int(v.tokens.size());
         AddedToken token = JsonReader::added_token(id, given, false);
         if (!given.is_object()) token.lstrip = token.rstrip = true;
-        token.special = true;    // and in_model, or transformers gives the token another id
+        token.special = true;    // in_model, too: else transformers changes its id
         const std::string name = given.is_object() ? JsonReader::text(given, "content") : usual;
         v.tokens.push_back(given.is_string() ? given.get<std::string>() : name);
         if (v.tokens.back().empty()) return fail(Exit::input, "%s: %s: expected a text, found none", path.c_str(), key);

@@ -16,11 +16,11 @@ struct SentenceConfig {
     std::optional<Pooling> pooling;
     int longest = 0;    // tokens of a text, with those around it; 0: not given
 };
+int gguf_pooling(Pooling pooling);    // the value of GGUF's pooling_type
 // Reads 1_Pooling/config.json and, for max_seq_length, sentence_bert_config.json, where they exist;
 // without it, beside a pooling, tokenizer_config.json's model_max_length.
 // Exit 3: a file is damaged, the pooling is another one, or modules.json lists a module besides
-// Transformer, Pooling and Normalize. Of a GGUF file: its pooling_type.
-int gguf_pooling(Pooling pooling);    // value of pooling_type
+// Transformer, Pooling and Normalize. A GGUF file has its pooling_type alone.
 Result<SentenceConfig> sentence_config(const std::string& directory);
 
 struct EmbedOptions {
