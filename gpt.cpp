@@ -260,6 +260,7 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     const Activations& t = a[size_t(l)];
     const int B = pass.B, S = pass.S;
     const Heads h = heads(l);
+    relative_keys_forward(op, bias, t.qkv, p.relative_keyw, B * S, h);
     // RoPE. In generation, this call's keys and values are also appended to the cache, and
     // attention runs over the cache.
     if (cache) {
@@ -381,7 +382,7 @@ void Gpt::backward(bool last) {
     store.gradients_begin(first_bucket + c.L - 1);
     pool_backward(op, dt, dqkv_or_dup, pool_step(), lnf, pass.B, pass.S);
     clear_gradient(op, encoder ? encoder->dt : nullptr, encoder ? int64_t(encoder->pass.B) * encoder->pass.S * c.C : 0);
-    relative_bias_clear(op, dbias, c.NH, 2 * RELATIVE_MAX_DISTANCE + 1);
+    relative_bias_clear(op, dbias, c.heads(0));
     if (c.sum_norm()) {
         op.copy(dx, dt, op.bytes(dx, n));
     } else {
@@ -456,10 +457,12 @@ void Gpt::block_backward(int l) {
     adapted_linear_backward(op, dt, gradients(Adapter::proj, l), dy, t.atty, product(Adapter::proj, l), N, h.width(), C,
                             precision);
     Activation* const dgates = op.at(dqkv_or_dup, round_up(int64_t(N) * h.qkv_width(), 64));
+    relative_keys_forward(op, bias, t.qkv, p.relative_keyw, N, h);    // all blocks share bias
     if (c.recurrent(l))
         op.linear_attention_backward(dqkv_or_dup, dgates, dt, t.atty, t.qkv_rot, t.decay_gates, t.lse, B, S, h);
     else attention.backward(c.has_key_parts(l), dqkv_or_dup, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
-    relative_bias_scores_backward(op, dbias, dt, t.atty, t.qkv_rot, t.lse, B, S, h);
+    score_bias_backward(op, dqkv_or_dup, d.relative_keyw, dbias, dt, t.atty, t.qkv_rot, t.lse, p.relative_keyw, B, S,
+                        h);
     rope_backward(op, dqkv_or_dup, d.qw, d.kw, t.qkv, p.qw, p.kw, cos_sin[c.rope_table_of(l)], t.qk_rstd, B, S, h,
                   c.rope(l));
     adapted_linear_backward(op, dt, gradients(Adapter::qkv, l), dqkv_or_dup, t.ln1, product(Adapter::qkv, l), N, C,

@@ -129,10 +129,10 @@ struct Gpt {
     float* cos_sin[2] = {};                  // (plan.S,2,rope_dims/2) each; by Config::rope_table_of
     Parameter* sinusoids = nullptr;          // (T,C): fixed position embeddings, in place of wpe
     const Parameter* positions = nullptr;    // added to embeddings: rows of wpe, or sinusoids
-    // T5's relative position bias (Heads::bias), its gradient, the bucket of each distance.
-    Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_MAX_DISTANCE+1)
-    int* bucket = nullptr;                         // (2*RELATIVE_MAX_DISTANCE+1)
-    float* features = nullptr;                     // (2,HS,HS): performer's w (Heads::features)
+    // Heads::bias, its gradient, and the bucket of each distance (T5).
+    Gradient *bias = nullptr, *dbias = nullptr;
+    int* bucket = nullptr;        // (2*RELATIVE_MAX_DISTANCE+1)
+    float* features = nullptr;    // (2,HS,HS): performer's w (Heads::features)
     // Scratch of adapters (LowRank in layers/compose.h), and the blocks of their matrices.
     Activation *low_sum = nullptr, *low_gradient = nullptr, *wide = nullptr, *unscaled = nullptr;
     Input* dropped = nullptr;

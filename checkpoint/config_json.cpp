@@ -66,6 +66,7 @@ json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = Co
     if (std::holds_alternative<float Config::*>(row.member)) return to_number(c, form, value);
     if (std::holds_alternative<bool Config::*>(row.member) && row.choices.empty()) return value != 0;
     if (row.choices.empty()) return int64_t(form == ConfigKey::as_is ? value : to_number(c, form, value));
+    if (form == ConfigKey::last_name) return row.choices[size_t(value)].back();
     const bool torch_name = form == ConfigKey::torch_gelu || form == ConfigKey::any_gelu;
     return row.choices[size_t(value)][torch_name && Act(value) == Act::gelu_tanh];
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes test/golden/encoders: tiny random encoders by transformers, and what they compute.
 
-Usage: golden_encoders.py [OUT [NAME...]].  Needs torch, transformers. Run with transformers 5.24.
+Usage: golden_encoders.py [OUT [NAME...]].  Needs torch, transformers. Run with transformers 5.24; bert_relative with
+4.50, because later versions have no relative keys.
 NAME/config.json, model.safetensors: as save_pretrained writes them, weights in bf16. NAME/expected.safetensors, which
 is computed in double: tokens,
 segments (B,S); lengths (B): what follows is padding; hidden (B,S,C): the last states; logits (B,S,outputs), of a
@@ -53,6 +54,7 @@ MODELS = {
     "modernbert_texts": ("modernbert", TEXTS, dict(MODERN, norm_bias=True, classifier_bias=True)),
     "modernbert_tokens": ("modernbert", TOKENS, dict(MODERN, attention_bias=True, mlp_bias=True)),
     "bert_pairs": ("bert", "PreTraining", BERT),
+    "bert_relative": ("bert", LM, dict(BERT, position_embedding_type="relative_key", max_position_embeddings=24)),
     "modernbert_mean": ("modernbert", TEXTS, dict(MODERN, num_labels=3, classifier_pooling="mean")),
 }
 

@@ -380,20 +380,29 @@ inline void cross_attention_backward(const Table& op, ResidualGradients stream, 
                              s.h.kv_row());
 }
 
-// ---- learned biases of relative positions (T5) --------------------------------------------------
+// ---- learned biases of relative positions: T5's, which blocks share, and relative keys ----------
 
-// The functions here do nothing for models without biases, or with frozen ones (bias, dbias and
-// dtable null). Shapes: bias_rows_forward in operations.inc.
+// The functions here do nothing for models without biases, or with frozen ones of T5 (table, keys,
+// bias, dbias and dtable null). Shapes: bias_rows_forward, relative_keys_forward in operations.inc.
 inline void relative_bias_forward(const Table& op, Gradient* bias, const Parameter* table, const int* bucket,
                                   int buckets, int NH, int n) {
-    if (bias) op.bias_rows_forward(bias, table, bucket, buckets, NH, n);
+    if (table) op.bias_rows_forward(bias, table, bucket, buckets, NH, n);
 }
-inline void relative_bias_clear(const Table& op, Gradient* dbias, int NH, int n) {
-    if (dbias) op.zero(dbias, op.bytes(dbias, int64_t(NH) * n));
+inline void relative_bias_clear(const Table& op, Gradient* dbias, const Heads& h) {
+    if (dbias && !h.bias_step) op.zero(dbias, op.bytes(dbias, int64_t(h.NH) * h.distances()));
 }
-inline void relative_bias_scores_backward(const Table& op, Gradient* dbias, const Activation* dy, const Input* y,
-                                          const Activation* qkv, const float* lse, int B, int S, const Heads& h) {
+inline void relative_keys_forward(const Table& op, Gradient* bias, const Activation* qkv, const Parameter* keys, int N,
+                                  const Heads& h) {
+    if (keys) op.relative_keys_forward(bias, qkv, keys, N, h);
+}
+// The gradient of a block's scores: added to T5's dbias, or by way of dbias to those of relative
+// keys and of the queries in dqkv. dkeys null: not computed
+inline void score_bias_backward(const Table& op, Activation* dqkv, Gradient* dkeys, Gradient* dbias,
+                                const Activation* dy, const Input* y, const Activation* qkv, const float* lse,
+                                const Parameter* keys, int B, int S, const Heads& h) {
+    if (keys) op.zero(dbias, op.bytes(dbias, int64_t(B) * S * h.bias_step));
     if (dbias) op.attention_bias_backward(dbias, dy, y, qkv, lse, B, S, h);
+    if (keys) op.relative_keys_backward(dqkv, dkeys, dbias, qkv, keys, B * S, h);
 }
 inline void relative_bias_backward(const Table& op, Gradient* dtable, const Gradient* dbias, const int* bucket,
                                    int buckets, int NH, int n) {

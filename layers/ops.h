@@ -89,6 +89,9 @@ struct Heads {
     // these are doubles, as its parameter gradients (Grad<double>) are.
     const float* bias = nullptr;
     int max_distance = 0;
+    // Elements from a query's biases to the next query's, which bias then has one after the other:
+    // (B,S,NH,2*max_distance+1). 0: all queries share one array.
+    int bias_step = 0;
     Dropout dropout = {};    // for the probabilities
     // Cross-attention (cross_attention_*): positions of each source, the sequence that has the keys
     // and values; 0: self-attention. Without spans a query attends to its whole source. With them,
@@ -104,7 +107,8 @@ struct Heads {
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     HOST_DEVICE int value_size() const { return HV ? HV : HS; }
-    HOST_DEVICE int width() const { return NH * value_size(); }    // elements in a row of attention's output
+    HOST_DEVICE int distances() const { return 2 * max_distance + 1; }    // biases of a head
+    HOST_DEVICE int width() const { return NH * value_size(); }           // elements in a row of attention's output
     HOST_DEVICE int qkv_width() const { return NH * HS + NKV * (HS + value_size()); }    // in a row of q, k, v
     // Elements in a row of the array that has the queries, and of the array that has keys and
     // values. Without a source both are the packed array qkv.

@@ -159,8 +159,8 @@ inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
           "FLATGPT_ATTENTION=%s: not for these heads (of size %d) on this GPU", asked, h.HS);
     return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::simt;
 }
-// attention_bias_backward's scratch: delta of each query, and the sums along the diagonals of each
-// band of tiles.
+// attention_bias_backward's scratch: delta of each query, and, if all queries share the biases, the
+// sums along the diagonals of each band of tiles.
 struct BiasScratch {
     static constexpr int TILE = 64, DIAGONALS = 128;    // 127 diagonals are used
     int tiles, bands;
@@ -168,7 +168,17 @@ struct BiasScratch {
     BiasScratch(int B, int S, Heads h)
         : tiles(int(ceil_div(S, TILE))), bands(h.keys ? 2 * tiles - 1 : tiles),
           partial(round_up(4 * int64_t(B) * h.NH * S, 256)),
-          bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
+          bytes(partial + (h.bias_step ? 0 : 4 * int64_t(B) * h.NH * bands * DIAGONALS)) {}
+};
+// relative_keys_backward's scratch: each part's sum (distances,HS) of dkeys. A part has the tiles
+// of queries of one head whose numbers have the same remainder of their division by `turns`.
+struct RelativeKeysScratch {
+    static constexpr int TILE = 64, MOST_TURNS = 16;
+    int tiles, turns, parts;
+    int64_t bytes;
+    RelativeKeysScratch(int N, Heads h)
+        : tiles(int(ceil_div(N, TILE))), turns(std::min(tiles, MOST_TURNS)), parts(h.NH * turns),
+          bytes(4 * int64_t(parts) * h.distances() * h.HS) {}
 };
 // Scratch of linear_attention_*, counted in floats. rows: for each row of y, y before its factor n
 // and, with has_z(), f(q) . z; in the backward pass the gradients of these. gates: the products q
@@ -244,6 +254,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::cross_attention_backward:
             return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);
         case Operation::attention_bias_backward: return BiasScratch(c.B, c.S, c.heads).bytes;
+        case Operation::relative_keys_backward: return RelativeKeysScratch(c.S, c.heads).bytes;
         case Operation::linear_attention_forward:
         case Operation::linear_attention_cached: return LinearAttentionScratch(c.B, c.S, c.heads).forward();
         case Operation::linear_attention_backward: return LinearAttentionScratch(c.B, c.S, c.heads).backward();

@@ -159,6 +159,12 @@ static void lay_out_source(Layout& at, Gpt& g) {
         else a.cross_kv = g.a[0].cross_kv;
 }
 
+// Elements of Heads::bias, for N positions.
+static int64_t biases(const Config& c, int64_t N) {
+    const Heads h = c.heads(0);    // no layer of models with biases is recurrent
+    return h.NH * h.distances() * (h.bias_step ? N : 1);
+}
+
 void lay_out_activations(Layout& at, Gpt& g) {
     const Config& c = g.c;
     const int64_t N = g.plan.max_tokens();
@@ -206,10 +212,8 @@ void lay_out_activations(Layout& at, Gpt& g) {
     at.reserve(g.cos_sin[0], cos_sin_bytes(c, g.plan.S) / int64_t(sizeof(float)));
     if (c.position == Position::sinusoidal && g.op.parameter != Element::packed)
         at.reserve(g.sinusoids, int64_t(c.T) * c.C);
-    if (c.position == Position::t5) {
-        at.reserve(g.bias, int64_t(c.NH) * (2 * RELATIVE_MAX_DISTANCE + 1));
-        at.reserve(g.bucket, 2 * RELATIVE_MAX_DISTANCE + 1);
-    }
+    if (c.bias_distance()) at.reserve(g.bias, biases(c, N));
+    if (c.position == Position::t5) at.reserve(g.bucket, 2 * RELATIVE_MAX_DISTANCE + 1);
     if (c.linear == LinearAttention::performer) at.reserve(g.features, 2 * int64_t(c.HS) * c.HS);
     for (int** p : {&g.batch.input, &g.batch.staged}) at.reserve(*p, g.batch.ints());
 }
@@ -234,7 +238,7 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
         at.reserve(g.drouter_logits, N * c.experts);
         at.reserve(g.dshared_gate, N);
     }
-    if (c.position == Position::t5) at.reserve(g.dbias, int64_t(c.NH) * (2 * RELATIVE_MAX_DISTANCE + 1));
+    if (c.bias_distance()) at.reserve(g.dbias, biases(c, N));
     if (c.post_norm() || c.branch_scale != 1 || g.plan.dropout > 0 || gates) at.reserve(g.dbranch, N * c.C);
     if (c.parallel != Parallel::none) at.reserve(g.dffn, N * c.C);
     if (c.residual_scalars) at.reserve(g.dx0, N * c.C);

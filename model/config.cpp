@@ -50,7 +50,12 @@ Heads Config::heads(int l) const {
             .scale = score_scale,
             .softcap = score_cap,
             .alibi = position == Position::alibi,
-            .max_distance = position == Position::t5 ? RELATIVE_MAX_DISTANCE : 0};
+            .max_distance = bias_distance(),
+            .bias_step = position == Position::relative_key ? NH * (2 * bias_distance() + 1) : 0};
+}
+int Config::bias_distance() const {
+    if (position == Position::t5) return RELATIVE_MAX_DISTANCE;
+    return position != Position::relative_key ? 0 : max_distance ? max_distance : std::max(1, T - 1);
 }
 Config Config::encoder() const {
     Config e = *this;
@@ -155,11 +160,11 @@ static Status sparse_check(const Config& c) {
         if (parts && c.mask_kind != MaskKind::all)
             return fail(Exit::usage, "%s %d is for encoders: expected --objective mlm beside it; leave it out", option,
                         value);
-        if (c.mask_kind == MaskKind::all && c.position == Position::t5)
+        if (c.mask_kind == MaskKind::all && c.bias_distance())
             return fail(Exit::usage,
-                        "%s %d, --position t5, --objective mlm: its biases have no gradient for keys beyond a window; "
+                        "%s %d, %s, --objective mlm: its biases have no gradient for keys beyond a window; "
                         "leave out one of them",
-                        option, value);
+                        option, value, flag_text(c, &Config::position).c_str());
     }
     const std::pair<bool, const char*> refused[] = {{c.dilation > 1 && c.random_blocks, "--dilation, --random-blocks"},
                                                     {c.dilation > 1 && c.global_tokens, "--dilation, --global-tokens"},
@@ -186,7 +191,7 @@ static Status linear_check(const Config& c) {
     if (c.HS > 256)
         return fail(Exit::usage, "%s, head size %d: its states are head size x head size; 256 at most", linear.c_str(),
                     c.HS);
-    if (c.position == Position::alibi || c.position == Position::t5)
+    if (c.position == Position::alibi || c.bias_distance())
         return refused(position, "its biases are for softmax's scores");
     if (c.score_cap != 0) return refused(flag_text(c, &Config::score_cap), "the cap is for softmax's scores");
     if (c.mask_kind != MaskKind::causal)
@@ -267,7 +272,9 @@ Status config_check(const Config& c) {
     TRY(either(c.post_norm() && c.branch_scale != 1, norm_placement + ", a residual scale"));
     TRY(either(c.embed_scale != 1 && c.position == Position::learned, scale + ", " + position));
     TRY(either(c.embed_scale == 0 && c.position == Position::sinusoidal, scale + ", " + position));
-    TRY(either(c.score_cap != 0 && c.position == Position::t5, flag_text(c, &Config::score_cap) + ", " + position));
+    TRY(either(c.score_cap != 0 && c.bias_distance(), flag_text(c, &Config::score_cap) + ", " + position));
+    TRY(either(c.qk_norm != QkNormRope::QkNorm::none && c.position == Position::relative_key,
+               flag_text(c, &Config::qk_norm) + ", " + position));
     if (c.rope_scaling != RopeScaling::none && c.position != Position::rope)
         return fail(Exit::usage, "%s needs --position rope, found %s", scaling.c_str(), position.c_str());
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
@@ -433,6 +440,8 @@ Status extend_context(Config* c, const ContextExtension& to) {
     if (scaled && c->position != Position::rope)
         return fail(Exit::usage, "--rope-scaling %s: the model has %s", to.scaling.c_str(), position.c_str());
     if (!c->rope_original) c->rope_original = c->T;
+    if (c->position == Position::relative_key)
+        c->max_distance = c->bias_distance();    // its keys are as many as before
     ConfigOverrides overrides = no_overrides();
     const std::vector<ConfigRow>& rows = config_rows();
     for (size_t i = 0; i < rows.size(); i++)

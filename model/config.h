@@ -20,7 +20,7 @@ enum class NormPlacement {
 };
 enum class RouterKind { softmax, sigmoid };    // how the router scores experts
 enum class Parallel { none, one, two };        // attention and ffn share an input: norms of it
-enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
+enum class Position { none, learned, rope, alibi, sinusoidal, t5, relative_key };
 // T5's position bias: number of buckets, and the distance from which on all share the last bucket.
 // Raffel et al. 2020.
 constexpr int RELATIVE_BUCKETS = 32, RELATIVE_MAX_DISTANCE = 128;
@@ -127,6 +127,7 @@ struct Config {
     float logit_scale = 1, logit_cap = 0;       // factor and soft cap of logits; cap 0: none
     // Positions.
     Position position = Position::learned;
+    int max_distance = 0;       // relative_key: from here on all distances share a key; 0: T - 1
     int position_offset = 0;    // rows of wpe before position 0
     int rope_dims = 0;          // rotated channels per head, its first ones
     bool rope_interleaved = false;
@@ -164,6 +165,7 @@ struct Config {
     bool has_rope(int l) const;
     bool rope_unused() const;    // position is rope, but no layer rotates
     Heads heads(int l) const;
+    int bias_distance() const;              // Heads::max_distance; 0: scores have no biases
     Config encoder() const;                 // configuration of the encoder, which has no head
     Heads cross_heads(int source) const;    // attention to `source` positions of the encoder's output
     QkNormRope rope(int l) const;

@@ -148,7 +148,15 @@ class CostModel {
     // attention_backward's cost has the rest of the work.
     Cost bias_gradient(int B, int S, const Heads& h) const {
         const double numbers = B * S * (row(h) + e * h.width()) + 4.0 * B * h.NH * S;
-        return {heads(B, S, h), 0, h.NH * visible_pairs(B, S, h), numbers + 2 * g * h.NH * (2 * h.max_distance + 1)};
+        const double biases = double(h.NH) * h.distances() * (h.bias_step ? double(B) * S : 1);
+        return {heads(B, S, h), 0, h.NH * visible_pairs(B, S, h), numbers + 2 * g * biases};
+    }
+    // passes: 1 for the forward pass; 2 for the backward pass, which has two products as large, and
+    // reads dq, too. dkeys are floats.
+    Cost relative_keys(int passes, int N, const Heads& h) const {
+        const double rows = double(N) * h.NH, n = h.distances();
+        const double bytes = rows * (g * n + (2 * passes - 1) * e * h.HS) + n * h.HS * (p + (passes - 1) * 2 * g);
+        return {heads(1, N, h), 0, 2.0 * passes * rows * n * h.HS, bytes};
     }
     // passes: 1 for the forward pass, in which each query reads a state and each key updates one; 2
     // for the backward pass, which does both twice. Performer's features are as large a product,

@@ -217,7 +217,7 @@ namespace {
 CostPart part_of_tensor(const Tensor& t) {
     const std::string_view name = std::string_view(t.name).substr(t.name.rfind('.') + 1);    // without stack and block
     const std::pair<const char*, CostPart> stems[] = {
-        {"wte", CostPart::embeddings},    {"wpe", CostPart::embeddings},   {"relw", CostPart::scores},
+        {"wte", CostPart::embeddings},    {"wpe", CostPart::embeddings},   {"rel", CostPart::scores},
         {"value_", CostPart::embeddings}, {"seg", CostPart::embeddings},   {"embed_", CostPart::embeddings},
         {"cross_q", CostPart::qkv},       {"cross_kv", CostPart::qkv},     {"cross_", CostPart::projection},
         {"transform", CostPart::head},    {"smear", CostPart::embeddings}, {"head", CostPart::head},

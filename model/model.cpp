@@ -143,9 +143,9 @@ Status Model::allocate(const Config& config, const Plan& asked) {
         if (t.frozen) return nullptr;
         return op.at(store.gradients(t.bucket), t.offset - store.buckets[size_t(t.bucket)].offset);
     });
-    if (!dw.relw) dbias = nullptr;
+    if (bucket && !dw.relw) dbias = nullptr;
     if (encoder) encoder->dw = dw.encoder[0];
-    if (encoder && !encoder->dw.relw) encoder->dbias = nullptr;
+    if (encoder && encoder->bucket && !encoder->dw.relw) encoder->dbias = nullptr;
     if (!plan.optimizer) return {};
     store.group_factors = TRY(param_groups(c, tensors, plan.groups, plan.mup_base, *plan.optimizer));
     for (size_t i = 0; i < tensors.size(); i++) {    // allocated memory is zero

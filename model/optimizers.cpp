@@ -71,7 +71,8 @@ const Optimizer& optimizer_named(const std::string& name) {
 // ---- matrices and states ------------------------------------------------------------------------
 
 bool is_block_matrix(const Tensor& t) {
-    return !t.frozen && !t.adapter && !t.lookup && t.bucket > 0 && t.rows / t.experts > 1 && t.cols > 1;
+    return !t.frozen && !t.adapter && !t.lookup && !t.of_positions && t.bucket > 0 && t.rows / t.experts > 1 &&
+           t.cols > 1;
 }
 
 std::vector<Tensor> state_tensors(const std::vector<Tensor>& tensors, const Optimizer& o, StateSize size) {
@@ -153,7 +154,7 @@ MupScale mup_scale(const Config& c, int base, const Optimizer& o, const Tensor& 
 static bool chosen(const GroupRule& rule, const Config& c, const Tensor& t) {
     switch (rule.which) {
         case GroupRule::Which::named: return tensor_named(rule.pattern, t);
-        case GroupRule::Which::embeddings: return t.lookup || t.name == "wpe" || t.name == "relw";
+        case GroupRule::Which::embeddings: return t.lookup || t.of_positions;
         case GroupRule::Which::head: return t.name == (c.reads_wte() ? "wte" : "headw");
         case GroupRule::Which::scalars: return t.vector || t.gate;
     }

@@ -18,8 +18,9 @@ template <class S, class T> struct Row {
     Init init;
     int64_t padding = 0;    // additional rows in memory: Vp - V
     int experts = 1;        // number of such matrices
-    // What reads a block's matrix: a product; a lookup by tokens; operations that compute gates.
-    enum class Use { product, table, gate } use = Use::product;
+    // What reads a block's matrix: a product; a lookup by tokens; operations that compute gates;
+    // attention, by positions.
+    enum class Use { product, table, gate, positions } use = Use::product;
 };
 
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
@@ -62,6 +63,7 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const int G = value_gate_channels(C), F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
     const bool norm1 = c.pre_norm() && (l > 0 || c.first_norm), cross = c.encoder_layers > 0;
+    const bool relative = c.position == Position::relative_key;
     const bool qk = c.rope(l).norms() && weight, all = c.qk_norm == QkNormRope::QkNorm::all;
     const Init last = c.zero_init ? Init::zero : Init::normal_residual;    // each branch's last product
     auto low = [&](Adapter::Product p) { return c.adapter.rank(p); };
@@ -73,6 +75,15 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {c.qkv_bias, &B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
             {qk, &B::qw, "qw", {all ? q : c.HS}, 0, norm_init(c)},
             {qk, &B::kw, "kw", {all ? kv : c.HS}, 0, norm_init(c)},
+            {relative,
+             &B::relative_keyw,
+             "relative_keyw",
+             {2 * c.bias_distance() + 1},
+             c.HS,
+             Init::normal,
+             0,
+             1,
+             Use::positions},
             {gates > 0, &B::decayw, "decayw", {gates}, C, Init::normal},
             {gates > 0, &B::decayb, "decayb", {gates}, 0, Init::zero},
             {c.embeds_values(l), &B::value_embedw, "value_embedw", {c.V}, kv, Init::normal, 0, 1, Use::table},
@@ -137,6 +148,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     t.product = row.cols && (block >= 0 ? row.use == Use::product : of_head || t.name == "embed_projw");
     t.lookup = row.use == Use::table || t.name == "wte";
     t.gate = row.use == Use::gate;
+    t.of_positions = row.use == Use::positions || t.name == "wpe" || t.name == "relw";
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;

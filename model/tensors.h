@@ -9,6 +9,7 @@
 
 template <class T> struct Block {
     T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *decayw, *decayb, *projw, *projb, *post1w, *post1b;
+    T* relative_keyw;    // (2*bias_distance()+1,HS): the key of each distance
     // Attention to an encoder's output: (NH*HS,C), (2*NKV*HS,C), (C,NH*HS), norms before and after.
     T *lncw, *lncb, *cross_qw, *cross_qb, *cross_kvw, *cross_kvb, *cross_projw, *cross_projb, *postcw, *postcb;
     T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
@@ -60,6 +61,7 @@ struct Tensor {
     FileLayout layout = FileLayout::straight;
     bool product = false;                    // a matrix product writes its gradient first (ParamStore::into)
     bool lookup = false, gate = false;       // rows belong to tokens; computes gates (layers/shortcuts.cpp)
+    bool of_positions = false;               // rows belong to positions or distances
     bool frozen = false, adapter = false;    // has no gradient; belongs to an adapter
     int bucket = 0;
     int experts = 1;                    // copies of `parts`, one after the other

@@ -69,7 +69,11 @@ struct Golden {
         std::map<std::string, std::vector<int64_t>> shapes, expected_shapes;
         const std::string theirs = checkpoint_tensor_files(dir, "model").value.at(0);
         const Arrays arrays = arrays_of(written + "/model.safetensors", &shapes);
-        CHECK(arrays == arrays_of(theirs, &expected_shapes));
+        Arrays expected_arrays = arrays_of(theirs, &expected_shapes);
+        // transformers' models with relative keys also have a table of positions, which they do not read.
+        const std::string unread = "bert.embeddings.position_embeddings.weight";
+        if (c.position == Position::relative_key) expected_arrays.erase(unread), expected_shapes.erase(unread);
+        CHECK(arrays == expected_arrays);
         CHECK(shapes == expected_shapes);
         CHECK(in_files(g, StateKind::weights) == arrays);
         CHECK(checkpoint_config(written).value == c);

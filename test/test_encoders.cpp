@@ -121,7 +121,7 @@ template <class Visit> void each_encoder(Visit visit) {
         visit(EncoderGolden(name));
     }
     cpu_set_threads(0);
-    CHECK(names.size() == 24);
+    CHECK(names.size() == 25);
 }
 template <class F> void each_table(F f) {
     f([] { return std::make_unique<Model>(reference_ops()); }, 4e-6);
@@ -150,7 +150,7 @@ TEST_CASE("encoders: what is written has the class's names and shapes and bits")
         const nlohmann::json written = golden.check_written({.mode = RunMode::train, .B = 1, .S = 4, .spans = true});
         const nlohmann::json theirs = nlohmann::json::parse(read_file(golden.dir + "/config.json"));
         for (const char* key : {"model_type", "architectures", "id2label", "label2id", "local_attention", "layer_types",
-                                "max_position_embeddings", "embedding_size", "hidden_act"})
+                                "max_position_embeddings", "position_embedding_type", "embedding_size", "hidden_act"})
             if (theirs.contains(key)) CHECK(written.value(key, nlohmann::json()) == theirs[key]);
     });
 }
@@ -246,7 +246,7 @@ TEST_CASE("encoders: what flatgpt lacks is refused by name") {
         CHECK(s.code == Exit::input);
         CHECK(contains(s.message, what));
     };
-    refused("bert", {{"position_embedding_type", "relative_key"}}, "position_embedding_type");
+    refused("bert", {{"position_embedding_type", "relative_key_query"}}, "position_embedding_type");
     refused("bert", {{"is_decoder", true}}, "is_decoder");
     refused("bert", {{"add_cross_attention", true}}, "add_cross_attention");
     refused("bert", {{"architectures", {"BertForQuestionAnswering"}}}, "BertForSequenceClassification");

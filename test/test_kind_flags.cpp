@@ -20,6 +20,7 @@ TEST_CASE("kind flags: trained, resumed, saved and read back, every kind") {
          "false"},
         {"--position", "alibi", "--parallel", "two", "--score-cap", "20", "--ffn", "48", "--logit-cap", "30"},
         {"--position", "none", "--norm-place", "sandwich", "--embedding-scale", "2"},
+        {"--position", "relative_key", "--max-distance", "5", "--window", "9"},
     };
     Toy toy;
     for (const auto& kind : kinds) {
@@ -57,20 +58,30 @@ TEST_CASE("kind flags: kinds that no model has together are refused, and both ar
     must(toy.args("a", {"--position", "rope", "--rope-factor", "2"}), 2, "--rope-factor 2 needs --rope-scaling");
     must(toy.args("a", {"--norm-place", "post", "--parallel", "one"}), 2, "--norm-place post, --parallel one");
     must(toy.args("a", {"--position", "t5", "--score-cap", "3"}), 2, "--score-cap 3, --position t5");
+    must(toy.args("a", {"--position", "relative_key", "--score-cap", "3"}), 2,
+         "--score-cap 3, --position relative_key");
+    must(toy.args("a", {"--position", "relative_key", "--qk-norm", "head"}), 2,
+         "--qk-norm head, --position relative_key");
+    must(toy.args("a", {"--max-distance", "4"}), 2,
+         "--max-distance 4 needs --position relative_key, found --position l");
+    must(toy.args("a", {"--position", "relative_key", "--linear-attention", "elu"}), 2, "--position relative_key");
+    must(toy.args("a", {"--position", "relative_key", "--window", "8", "--global-tokens", "2", "--objective", "mlm"}),
+         2, "--global-tokens 2, --position relative_key, --objective mlm: its biases have no gradient");
     must(toy.args("a", {"--rope-theta", "5000"}), 2,
          "--rope-theta 5000 needs --position rope, found --position learned");
     must(toy.args("a", {"--global-every", "2"}), 2, "--global-every 2 needs --window");
     must(toy.args("a", {"--position", "cosine"}), 2,
-         "--position: expected one of model, none, learned, rope, alibi, sinusoidal, t5, found 'cosine'");
+         "--position: expected one of model, none, learned, rope, alibi, sinusoidal, t5, relative_key, found "
+         "'cosine'");
     CHECK(!fs::exists(toy.dir + "/a/run.toml"));
 }
 
 TEST_CASE("kind flags: beyond the context where positions do not end with it") {
     Toy toy;
-    for (const char* position : {"learned", "rope", "t5", "sinusoidal"})
+    for (const char* position : {"learned", "rope", "t5", "sinusoidal", "relative_key"})
         must(toy.args(position, {"--steps", "2", "--position", position}));
     CHECK(eval_loss(toy, "rope", {"--context", "32"}) == eval_loss(toy, "rope"));
-    for (const char* position : {"rope", "t5", "sinusoidal"})
+    for (const char* position : {"rope", "t5", "sinusoidal", "relative_key"})
         CHECK(std::isfinite(eval_loss(toy, position, {"--context", "128"})));
     const double plain = eval_loss(toy, "rope", {"--context", "64"});
     for (const char* scaling : {"linear", "dynamic", "yarn", "ntk"})

@@ -272,7 +272,8 @@ TEST_CASE("ring: what excludes a ring is refused, and the message says what was 
         return said(c, 48, 2, 2);
     };
     CHECK(contains(of([](Config& c) { c.position = Position::alibi; }), "without ALiBi"));
-    CHECK(contains(of([](Config& c) { c.position = Position::t5; }), "without relative position biases"));
+    for (const Position position : {Position::t5, Position::relative_key})
+        CHECK(contains(of([&](Config& c) { c.position = position; }), "without relative position biases"));
     CHECK(contains(of([](Config& c) { c.linear = LinearAttention::elu; }), "without linear attention"));
     CHECK(contains(of([](Config& c) { c.window = 4, c.stride = 2; }), "without sparse attention"));
     CHECK(contains(of([](Config& c) { c.mask_kind = MaskKind::all; }), "without a mask that is not causal"));

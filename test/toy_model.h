@@ -45,6 +45,8 @@ struct Kind {
 template <class Add> void add_rare_kinds(const Config& c, const Config& llama, Add add) {
     using enum RopeScaling;
     add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
+    add("relative_key", llama, [](Config& k) { k.position = Position::relative_key, k.rope_dims = 0; });
+    add("relative_key to 2", c, [](Config& k) { k.position = Position::relative_key, k.max_distance = 2; });
     // All experts are used: a choice of the best could differ between types that round differently.
     add("qwen2_moe", llama, [](Config& k) {
         k.experts = k.experts_used = 3, k.expert_ffn = 10, k.shared_ffn = 12, k.shared_gate = true;

@@ -7,12 +7,16 @@
 #include "layers/attention/softcap.cuh"
 #include "visible_keys.h"
 
-// A head's position bias in log2 units: subtracts slope * distance (ALiBi), or adds the learned
-// bias of the distance. distance = query's position - key's.
+// A head's position bias in log2 units: subtracts slope * distance (ALiBi), or adds the bias of the
+// distance. distance = query's position - key's.
 struct PositionBias {
     float slope;
-    const float* row;    // head's biases from distance 0, or null
-    int max_distance;
+    const float* row;    // head's biases from distance 0, of the first of `count` queries, or null
+    int max_distance, step, count;
+    // The bias of query i of these. Beyond the last query, the last one's: rows of a tile may be empty.
+    __device__ PositionBias of(int i) const {
+        return {slope, row ? row + int64_t(min(i, count - 1)) * step : nullptr, max_distance, step, count};
+    }
 };
 __device__ inline float operator*(const PositionBias& t, float distance) {
     return t.row ? -LOG2E * t.row[max(min(-int(distance), t.max_distance), -t.max_distance)] : t.slope * distance;
@@ -35,17 +39,19 @@ struct Scores {
     float scale, log2, inner, has_cap;
     int NH;               // number of ALiBi heads; 0: no slopes
     const float* bias;    // Heads::bias
-    int max_distance;
+    int max_distance, bias_step;
     bool has_dropout;
     explicit Scores(Heads h)
         : scale(h.score_scale()), log2(LOG2E * (h.softcap != 0 ? h.softcap : scale)),
           inner(h.softcap != 0 ? scale / h.softcap : 0), has_cap(h.softcap != 0), NH(h.alibi ? h.NH : 0), bias(h.bias),
-          max_distance(h.max_distance), has_dropout(h.dropout.rate > 0) {}
+          max_distance(h.max_distance), bias_step(h.bias_step), has_dropout(h.dropout.rate > 0) {}
     bool shaped() const { return has_cap != 0 || NH || bias || has_dropout; }
 
-    __device__ PositionBias slope(int head) const {
-        if (bias) return {0, bias + head * (2 * max_distance + 1) + max_distance, max_distance};
-        return {alibi(head), nullptr, 0};
+    // Of `count` queries from row `first` of the call's B * S queries on.
+    __device__ PositionBias slope(int head, int64_t first, int count) const {
+        if (!bias) return {alibi(head), nullptr, 0, 0, 0};
+        const float* row = bias + first * bias_step + head * (2 * max_distance + 1) + max_distance;
+        return {0, row, max_distance, bias_step, count};
     }
     __device__ float alibi(int head) const {    // alibi_slope() of layers/ops.h
         if (!NH) return 0;

@@ -27,12 +27,19 @@ struct Score {
 };
 struct ScoreTransform {
     float scale, cap, slope;
-    const float* row;    // the head's biases from distance 0, or null
-    int max_distance;
-    ScoreTransform(Heads h, int head)
+    const float* row;    // the head's biases from distance 0, of the first query, or null
+    int max_distance, step;
+    // first: the first query's number among the call's B * S queries
+    ScoreTransform(Heads h, int head, int64_t first)
         : scale(scale_of(h)), cap(h.softcap), slope(h.alibi ? cpu_alibi_slope(head, h.NH) : 0),
-          row(h.bias ? h.bias + head * (2 * h.max_distance + 1) + h.max_distance : nullptr),
-          max_distance(h.max_distance) {}
+          row(h.bias ? h.bias + first * h.bias_step + head * h.distances() + h.max_distance : nullptr),
+          max_distance(h.max_distance), step(h.bias_step) {}
+    // The transform of the query that comes i queries after the first one.
+    INLINE_MEMBER ScoreTransform of(int i) const {
+        ScoreTransform t = *this;
+        if (step) t.row += int64_t(i) * step;
+        return t;
+    }
     INLINE_MEMBER vf biases(vi to_key) const {
         const int first = to_key[0], last = to_key[VW - 1];
         if (last <= -max_distance) return set1(row[-max_distance]);

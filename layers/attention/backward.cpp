@@ -154,6 +154,7 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
     constexpr int ROWS = half ? 2 : 1, UNIT = half ? 2 * VW : VW;
     int first[ROWS], limit[ROWS];
     float base[ROWS], delta[ROWS];
+    const ScoreTransform shapes[] = {c.shape.of(least(r, c.m - 1)), c.shape.of(least(r + 1, c.m - 1))};
 #pragma GCC unroll 2
     for (int i = 0; i < ROWS; i++) {
         const bool is = r + i < c.m;
@@ -174,7 +175,7 @@ INLINE void probabilities(const Workspace& t, const Pair& c, int r, int strip, f
                 const vf product = load(p + i * LDS + at), d = load(ds + i * LDS + at) - delta[i];
                 if constexpr (kind == Kind::shaped) {
                     const int step = c.stream.step, to_key = step * at + c.to_key - r - i;
-                    const Score score = c.shape(product, lanes() * step + to_key);
+                    const Score score = shapes[i](product, lanes() * step + to_key);
                     e[w][i] = exp2(score.z * LOG2E - base[i]);
                     g[w][i] = e[w][i] * d * score.dz;
                 } else {
@@ -380,7 +381,7 @@ template <bool half, class Set> void query_tiles(const Back& c, Workspace& t, Se
                      c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0,
                      t.delta + row,
                      t.dq + row * P,
-                     ScoreTransform(c.h, i),
+                     ScoreTransform(c.h, i, int64_t(b) * c.S + i0),
                      stream,
                      i0,
                      j0,

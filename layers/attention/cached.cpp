@@ -183,20 +183,24 @@ template <class Rows> INLINE void weigh_all(float* o, const float* p, const Rows
 struct PartialSoftmax {
     float top, sum;
 };
-// Turns the products of a query head, at position p, with a run's keys into exp(score - top) times
-// the values' scales. Returns top, the largest score, and the sum of exp(score - top).
+// A query: its number among the call's B * S queries, and its position.
+struct Query {
+    int n, p;
+};
+// Turns the products of a query's head with a run's keys into exp(score - top) times the values'
+// scales. Returns top, the largest score, and the sum of exp(score - top).
 template <class X>
-PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
+PartialSoftmax exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, Query query) {
     const int n = run.n, first = head / (h.NH / h.NKV) * Pages::SIZE;
     const float scale = has_score_transform(h) ? 1 : scale_of(h);
     each_vector(n, [&](int64_t j, auto at) { at.put(score + j, at.get(score + j) * scale); });
     for (int j = 0; j < n && LARGEST<X> != 0; j++) score[j] *= typed.k.factors[run.row[j] + first];
     if (has_score_transform(h)) {
-        const ScoreTransform shape(h, head);
+        const ScoreTransform shape(h, head, query.n);
         each_vector(n, [&](int64_t j, auto at) {
             vi key;
             __builtin_memcpy(&key, run.key + j, sizeof key);    // key is padded to a whole vector
-            at.put(score + j, shape(at.get(score + j), key - p).z);
+            at.put(score + j, shape(at.get(score + j), key - query.p).z);
         });
     }
     vf top = set1(-INF), total = {};
@@ -219,7 +223,7 @@ struct Next {
 // Processes query heads first..end-1, at most HEADS, with a run's keys. For each of these heads o
 // (NH, padded HS) = sum of exp(score - top) v, and parts (NH) = top and sum of exponentials.
 template <class X> void decode_part(float* o, PartialSoftmax* parts, const float* q, TypedCache<X> typed,
-                                    const Run& run, const Next& then, const Heads& h, int first, int end, int p) {
+                                    const Run& run, const Next& then, const Heads& h, int first, int end, Query query) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
     const int64_t rows = int64_t(Pages::SIZE) * HS;    // elements of a head in a page
     const int lead =
@@ -255,7 +259,7 @@ template <class X> void decode_part(float* o, PartialSoftmax* parts, const float
         float* to = score[i - first] + from;
         for (int j = 0; j < k.n; j += VW) store(to + j, products(q + i * HS, k, j, soon));
     });
-    for (int i = first; i < end; i++) parts[i] = exponentials(score[i - first], typed, run, h, i, p);
+    for (int i = first; i < end; i++) parts[i] = exponentials(score[i - first], typed, run, h, i, query);
     each(typed.v.rows, keys_then, then.kv, [&](int i, const auto& v, int from, const auto& soon) {
         weigh_all(o + i * padded(HS), score[i - first] + from, v, soon, from > 0);
     });
@@ -362,7 +366,7 @@ template <class X> void decode(Outputs y, const float* queries, const float* kv,
                 const int end = least(first + HEADS, x.end * group);
                 const Next then = end < x.end * group ? Next{x.run, end / group} : Next{following.run, following.kv};
                 const float* q = queries + int64_t(x.n) * h.q_row();
-                decode_part(o + part * P, ends + part, q, typed, x.run, then, h, first, end, p);
+                decode_part(o + part * P, ends + part, q, typed, x.run, then, h, first, end, {x.n, p});
             }
             for (int head = x.kv * group; splits == 1 && head < x.end * group; head++) join(x.n, head);
         }
@@ -414,9 +418,11 @@ void attend(P* to, const float* q, const float* kv, const Pages& cache, int B, i
             int n = 0;
             while (n < S && pos[b * S + n] >= 0) n++;
             const float* own = kv ? kv + b * S * h.kv_row() : nullptr;
+            Heads of_sequence = h;
+            if (h.bias) of_sequence.bias += b * S * h.bias_step;
             if (n > 0)
                 prompt(outputs(to + b * S * h.width()), q + b * S * h.q_row(), own, typed, cache, int(b), pos[b * S], n,
-                       h);
+                       of_sequence);
         }
     });
 }

@@ -202,7 +202,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
     constexpr int UNIT = half ? 2 * VW : VW, R = STRIP<Set>;
     const int HS = c.h.HS, HV = c.h.value_size(), P = padded(HV), D = words<half>(HS), Q = padded(D);
     const int i0 = at.i0, m = at.m, rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
-    const ScoreTransform shape(c.h, at.head);
+    const ScoreTransform shape(c.h, at.head, int64_t(at.b) * c.S + at.i0);
     const float scale = (has_score_transform(c.h) ? 1 : shape.scale) * LOG2E;
     // Row r attends to keys visible(r) of the tile, which are among first(r)..limit(r); its strip
     // is computed for keys from(r) to the limit of the strip's last row.
@@ -236,7 +236,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Pref
         if (mask.outer <= mask.inner) mask.inner = mask.outer = mask.from;
         for (int g = 0; g < GROUP; g++) {
             if (has_score_transform(c.h))
-                shape_scores(t.s + (r + g) * LDS, mask, shape, from_stream.stream, j0, c.pos + i0 + r + g);
+                shape_scores(t.s + (r + g) * LDS, mask, shape.of(least(r + g, m - 1)), from_stream.stream, j0,
+                             c.pos + i0 + r + g);
             if (r + g < m)
                 c.y.with(((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HV, [&](auto* y) { fetch(y, HV); });
         }

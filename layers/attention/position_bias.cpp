@@ -3,8 +3,9 @@
 // The gradient of a score is ds = p (dp - delta), recomputed tile by tile as in backward.cpp: QB
 // queries by KB keys of a head. A row of ds is added to adjacent elements of the head's sums by
 // distance; distances beyond max_distance share one sum. Each head of a sequence has its own sums,
-// which are added up in order afterwards, so the bits depend on the sizes alone. Bound by FMAs: 4
-// HS FLOPs and an exp for each pair of query and key.
+// which are added up in order afterwards, so the bits depend on the sizes alone. With bias_step the
+// sums of a query's head are the result, and nothing is added up. Bound by FMAs: 4 HS FLOPs and an
+// exp for each pair of query and key.
 #include "dropout_mask.h"
 
 namespace ISA {
@@ -28,7 +29,7 @@ Tiles make_tiles(float* x, Heads h) {
     float *q = x + 2 * KB * P, *p = q + 2 * QB * P;
     return {x, x + KB * P, q, q + QB * P, p, p + QB * LDS, p + 2 * QB * LDS};
 }
-int row_floats(Heads h) { return padded(2 * h.max_distance + 1); }
+int row_floats(Heads h) { return padded(h.distances()); }
 
 // sums[distance] += x, for distances first, first + 1, ..., which are clamped to max_distance.
 INLINE void add_along(float* sums, int max_distance, int first, vf x) {
@@ -39,8 +40,8 @@ INLINE void add_along(float* sums, int max_distance, int first, vf x) {
 }
 
 // Adds ds of head i for m queries from i0 on and the packed keys from j0 on to sums[distance];
-// `sums` points to the sum of distance 0.
-template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, const ScoreTransform& shape, int b,
+// `sums` points to the sum of distance 0, with bias_step to the one of the sequence's first query.
+template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, const ScoreTransform& first, int b,
                                    int i, int i0, int m, int j0) {
     const int D = words<half>(c.h.HS), Q = padded(D), rows = tiles(m, MR) * MR, n = least(KB, c.S - j0);
     const bool pattern = has_pattern(c.h);
@@ -60,6 +61,7 @@ template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, c
             [&](int) { return n; });
     for (int r = 0; r < m; r++) {
         const Span visible = keys_of(c.h, c.S, b, i0 + r);
+        const ScoreTransform shape = first.of(i0 + r);
         const int from = pattern ? 0 : most(0, visible.from - j0) / VW * VW, to = least(n, visible.to - j0);
         for (int u = from; u < to; u += VW) {
             const int distance = j0 + u - i0 - r;
@@ -70,7 +72,7 @@ template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, c
             vf inside = between(u, most(0, visible.from - j0), to, ds, 0);
             for (int k = 0; k < VW && pattern; k++)
                 if (u + k < to && in_pattern(c.h, j0 + u + k)) inside[k] = ds[k];
-            add_along(sums, c.h.max_distance, distance, inside);
+            add_along(sums + int64_t(i0 + r) * c.h.bias_step, c.h.max_distance, distance, inside);
         }
     }
 }
@@ -81,8 +83,7 @@ template <bool half> void head(float* sums, const Tiles& t, const Call& c, int b
     const Keys keys = packed_keys(c.qkv, S, c.h);
     const int64_t at = b * keys.sequence + int64_t(i / (c.h.NH / c.h.NKV)) * HS, out = int64_t(b) * S * C + i * HS;
     const bool pattern = has_pattern(c.h);
-    const ScoreTransform shape(c.h, i);
-    clear(sums - c.h.max_distance, row_floats(c.h));
+    const ScoreTransform shape(c.h, i, int64_t(b) * S);
     c.y.with(out, [&](auto* y) { deltas(t.delta, c.dy + out, y, S, C, HS); });
     for (int j0 = 0; j0 < S; j0 += KB) {
         for (int p = 0; p < least(KB, S - j0); p += PANEL) {
@@ -104,17 +105,22 @@ template <bool half> void head(float* sums, const Tiles& t, const Call& c, int b
 
 int64_t scratch_of(int B, int S, Heads h) {
     const int64_t threads = pool_threads();
-    return int64_t(sizeof(float)) * (threads * tile_floats(S, h) + int64_t(B) * h.NH * row_floats(h));
+    const int64_t sums = h.bias_step ? 0 : int64_t(B) * h.NH * row_floats(h);
+    return int64_t(sizeof(float)) * (threads * tile_floats(S, h) + sums);
 }
 
 template <bool half> void backward(float* dbias, const Call& c) {
-    const int heads = c.B * c.h.NH, row = row_floats(c.h), n = 2 * c.h.max_distance + 1;
+    const int heads = c.B * c.h.NH, row = row_floats(c.h), n = c.h.distances();
     float* scratch = static_cast<float*>(cpu_scratch(scratch_of(c.B, c.S, c.h)));
     float* sums = scratch + pool_threads() * tile_floats(c.S, c.h);    // (B,NH,row)
     each_chunk(heads, [&](int64_t item, int worker) {
         const Tiles t = make_tiles(scratch + worker * tile_floats(c.S, c.h), c.h);
-        head<half>(sums + item * row + c.h.max_distance, t, c, int(item / c.h.NH), int(item % c.h.NH));
+        const int b = int(item / c.h.NH), i = int(item % c.h.NH);
+        float* to = dbias + int64_t(b) * c.S * c.h.bias_step + int64_t(i) * n;
+        if (!c.h.bias_step) clear(to = sums + item * row, row);
+        head<half>(to + c.h.max_distance, t, c, b, i);
     });
+    if (c.h.bias_step) return;
     each_item(c.h.NH, int64_t(heads) * n, [&](int64_t i) {
         for (int b = 0; b < c.B; b++) {
             const float* part = sums + (int64_t(b) * c.h.NH + i) * row;

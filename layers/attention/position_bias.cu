@@ -4,7 +4,9 @@
 // A score's gradient ds = p (dp - delta) is recomputed. A block has a band: all 64x64 tiles
 // (queries by keys) of a head that lie at one offset from the diagonal. It sums these tiles
 // elementwise in registers, and at the end adds up along the diagonals of the sum. Another kernel
-// adds bands by distance. There are no atomics, so the bits are reproducible.
+// adds bands by distance. With a bias for each query (bias_step) a block has the tiles of 64
+// queries instead, and adds each of their elements to its query's bias. There are no atomics, so
+// the bits are reproducible.
 //
 // Thread mapping: 128 threads for a tile. bf16 by mma.sync, 16 queries a warp (sm80.cuh); float,
 // and head sizes without tensor cores, by FMAs (simt.cuh).
@@ -39,16 +41,20 @@ struct Band {
     __device__ explicit Band(const Bands& c)
         : c(c), b(int(blockIdx.x) % (c.B * c.h.NH) / c.h.NH), head(int(blockIdx.x) % c.h.NH),
           offset(c.lowest + int(blockIdx.x) / (c.B * c.h.NH)), band(int(blockIdx.x) / (c.B * c.h.NH)),
-          tilt(c.scores.slope(head)) {}
+          tilt(c.scores.slope(head, int64_t(b) * c.S, c.S)) {}
     __device__ int64_t lse() const { return (int64_t(b) * c.h.NH + head) * c.S; }
     __device__ int64_t y() const { return (int64_t(b) * c.S * c.h.NH + head) * c.h.HS; }
     __device__ int64_t qkv(int which) const { return b * (c.S * c.row) + int64_t(which) * c.h.HS; }
     __device__ int64_t k() const { return qkv(c.h.NH + head / (c.h.NH / c.h.NKV)); }
     __device__ int64_t v() const { return k() + int64_t(c.h.NKV) * c.h.HS; }
     // Calls f(first query's position, first key's position) for each tile that has visible pairs.
-    template <class F> __device__ void each_tile(F f) const {
-        for (int i = max(offset, 0); i < min(c.tiles, c.tiles + offset); i++) {
-            const int query = i * TILE, key = (i - offset) * TILE, last = min(query + TILE, c.S) - 1;
+    // BY_QUERY: the block's number counts tiles of queries. The last ones, which see most keys, start
+    // first.
+    template <bool BY_QUERY, class F> __device__ void each_tile(F f) const {
+        const int queries = c.tiles - 1 - band;
+        for (int i = BY_QUERY ? 0 : max(offset, 0); i < (BY_QUERY ? c.tiles : min(c.tiles, c.tiles + offset)); i++) {
+            const int query = (BY_QUERY ? queries : i) * TILE, key = (BY_QUERY ? i : i - offset) * TILE;
+            const int last = min(query + TILE, c.S) - 1;
             if (key >= keys_of(c.h, c.S, b, last).to) continue;
             const bool pattern = has_pattern(c.h);
             if (!pattern && key + TILE <= keys_of(c.h, c.S, b, query).from) continue;
@@ -65,15 +71,48 @@ struct Band {
     }
 };
 
+// Adds tiles of gradients to the biases of their queries. Two threads share a row of a tile.
+struct QueryBiases {
+    const Band& at;
+    float* dbias;
+    float below = 0, beyond = 0;    // the thread's sums over keys at least max_distance before, after the query
+    int query = 1 << 30;            // of the thread's row of the last tile; none so far
+    __device__ float* biases() const {
+        const Heads& h = at.c.h;
+        return dbias + (int64_t(at.b) * at.c.S + query) * h.bias_step + at.head * h.distances() + h.max_distance;
+    }
+    __device__ void add(const float (&tile)[TILE][PITCH], int first_query, int first_key) {
+        const int row = int(threadIdx.x) / 2, first = int(threadIdx.x) % 2 * (TILE / 2), most = at.c.h.max_distance;
+        query = first_query + row;
+        if (query >= at.c.S) return;
+        float* to = biases();
+        for (int i = first; i < first + TILE / 2; i++) {
+            const int distance = first_key + i - query;
+            const float x = tile[row][i];
+            if (distance <= -most) below += x;
+            else if (distance >= most) beyond += x;
+            else to[distance] += x;    // no other tile has the pair's query and distance
+        }
+    }
+    __device__ void finish() {
+        below += __shfl_xor_sync(0xffffffff, below, 1);
+        beyond += __shfl_xor_sync(0xffffffff, beyond, 1);
+        if (threadIdx.x % 2 || query >= at.c.S) return;
+        biases()[-at.c.h.max_distance] += below;
+        biases()[at.c.h.max_distance] += beyond;
+    }
+};
+
 // The gradients of one query's scores.
 struct Query {
     const Band& at;
     Span span;
+    PositionBias bias;
     int i;
     float lse2, delta;
     __device__ Query(const Band& at, int i, const float* lse, const float* deltas)
-        : at(at), span(keys_of(at.c.h, at.c.S, at.b, i)), i(i), lse2(i < at.c.S ? lse[at.lse() + i] * LOG2E : 0),
-          delta(i < at.c.S ? deltas[at.lse() + i] : 0) {
+        : at(at), span(keys_of(at.c.h, at.c.S, at.b, i)), bias(at.tilt.of(i)), i(i),
+          lse2(i < at.c.S ? lse[at.lse() + i] * LOG2E : 0), delta(i < at.c.S ? deltas[at.lse() + i] : 0) {
         if (i >= at.c.S) span = {0, 0};
     }
     __device__ float gradient(float product, float dp, int j) const {
@@ -81,7 +120,7 @@ struct Query {
         if (j >= span.to || (j < span.from && !in_pattern(h, j))) return 0;
         const Scores& s = at.c.scores;
         dp = is_kept(h, at.b, at.head, i, j) ? dp * h.dropout.factor() : 0;
-        return exp2f(s.score(s.inside(product), at.tilt, float(i - j)) - lse2) * (dp - delta);
+        return exp2f(s.score(s.inside(product), bias, float(i - j)) - lse2) * (dp - delta);
     }
 };
 
@@ -104,8 +143,9 @@ template <int D> struct MmaTiles {
     }
 };
 
-template <int D> __global__ void __launch_bounds__(THREADS)
-    mma_kernel(float* partial, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, Bands bands) {
+// BY_QUERY: `to` is dbias, else the partial sums.
+template <int D, bool BY_QUERY> __global__ void __launch_bounds__(THREADS)
+    mma_kernel(float* to, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, Bands bands) {
     typedef MmaTiles<D> Tiles;
     Tiles& tiles = dynamic_shared<Tiles>();
     const Band band(bands);
@@ -121,7 +161,16 @@ template <int D> __global__ void __launch_bounds__(THREADS)
         __syncthreads();
         sm80::multiply_transposed(x, sm80::FromShared<1, TILE, D>{tiles.left, row}, tiles.right, 0);
     };
-    band.each_tile([&](int query, int key) {
+    auto put = [&] {
+        __syncthreads();
+        sm80::each(sums, [&](float& sum, int m, int n, int e) {
+            tiles.sums[row + sm80::own_row(m, e)][n * 8 + lane % 4 * 2 + e % 2] = sum;
+            sum = 0;
+        });
+        __syncthreads();
+    };
+    QueryBiases biases = {band, to};
+    band.each_tile<BY_QUERY>([&](int query, int key) {
         product(p, qkv + band.qkv(band.head), bands.row, query, qkv + band.k(), key);
         product(dp, dy + band.y(), y_row, query, qkv + band.v(), key);
         const int i = query + row + lane / 4;
@@ -129,13 +178,13 @@ template <int D> __global__ void __launch_bounds__(THREADS)
         sm80::each(sums, [&](float& sum, int m, int n, int e) {
             sum += rows[e / 2].gradient(p[m][n][e], dp[m][n][e], key + n * 8 + lane % 4 * 2 + e % 2);
         });
+        if (!BY_QUERY) return;
+        put();
+        biases.add(tiles.sums, query, key);
     });
-    __syncthreads();
-    sm80::each(sums, [&](float& sum, int, int n, int e) {
-        tiles.sums[row + lane / 4 + e / 2 * 8][n * 8 + lane % 4 * 2 + e % 2] = sum;
-    });
-    __syncthreads();
-    band.write(partial, tiles.sums);
+    if (BY_QUERY) return biases.finish();
+    put();
+    band.write(to, tiles.sums);
 }
 
 // ---- FMAs ---------------------------------------------------------------------------------------
@@ -144,8 +193,8 @@ struct PlainTiles {
     simt::Tile left, right;
 };
 
-template <class T> __global__ void __launch_bounds__(THREADS)
-    plain_kernel(float* partial, const T* dy, const T* qkv, const float* lse, const float* delta, Bands bands) {
+template <class T, bool BY_QUERY> __global__ void __launch_bounds__(THREADS)
+    plain_kernel(float* to, const T* dy, const T* qkv, const float* lse, const float* delta, Bands bands) {
     PlainTiles& tiles = dynamic_shared<PlainTiles>();
     const Band band(bands);
     const int HS = bands.h.HS, S = bands.S;
@@ -157,7 +206,19 @@ template <class T> __global__ void __launch_bounds__(THREADS)
         const simt::Rows<T> right = {b + key * bands.row, bands.row, S - key, vectors};
         simt::add_abt(x, simt::Operand<T>{tiles.left, left, false}, simt::Operand<T>{tiles.right, right, false}, HS);
     };
-    band.each_tile([&](int query, int key) {
+    auto put = [&] {
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < simt::ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < simt::COLUMNS; c++) {
+                tiles.left.x[simt::tile_row(r)][simt::tile_column(c)] = sums[r][c];
+                sums[r][c] = 0;
+            }
+        __syncthreads();
+    };
+    QueryBiases biases = {band, to};
+    band.each_tile<BY_QUERY>([&](int query, int key) {
         simt::Sums p = {}, dp = {};
         product(p, qkv + band.qkv(band.head), bands.row, query, qkv + band.k(), key);
         product(dp, dy + band.y(), y_row, query, qkv + band.v(), key);
@@ -168,14 +229,13 @@ template <class T> __global__ void __launch_bounds__(THREADS)
             for (int c = 0; c < simt::COLUMNS; c++)
                 sums[r][c] += row.gradient(p[r][c], dp[r][c], key + simt::tile_column(c));
         }
+        if (!BY_QUERY) return;
+        put();
+        biases.add(tiles.left.x, query, key);
     });
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < simt::ROWS; r++)
-#pragma unroll
-        for (int c = 0; c < simt::COLUMNS; c++) tiles.left.x[simt::tile_row(r)][simt::tile_column(c)] = sums[r][c];
-    __syncthreads();
-    band.write(partial, tiles.left.x);
+    if (BY_QUERY) return biases.finish();
+    put();
+    band.write(to, tiles.left.x);
 }
 
 // ---- sums by distance ---------------------------------------------------------------------------
@@ -184,7 +244,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
 // distances. A block computes one element; a thread adds every 128th band.
 __global__ void __launch_bounds__(THREADS) add_bands_kernel(float* dbias, const float* partial, Bands c) {
     SHARED(float[THREADS / 32], warps);
-    const int n = 2 * c.h.max_distance + 1, x = int(blockIdx.x) % n, head = int(blockIdx.x) / n, far = 1 << 29;
+    const int n = c.h.distances(), x = int(blockIdx.x) % n, head = int(blockIdx.x) / n, far = 1 << 29;
     const int low = x == 0 ? -far : x - c.h.max_distance, high = x == n - 1 ? far : x - c.h.max_distance;
     float sum = 0;
     for (int i = int(threadIdx.x); i < c.B * c.count; i += THREADS) {
@@ -200,6 +260,18 @@ __global__ void __launch_bounds__(THREADS) add_bands_kernel(float* dbias, const 
     dbias[blockIdx.x] += sum;
 }
 
+// to: as in mma_kernel.
+template <bool BY_QUERY, class T>
+void score_gradients(float* to, const T* dy, const T* qkv, const float* lse, const float* delta, const Bands& bands) {
+    const Heads& h = bands.h;
+    const unsigned blocks = unsigned(bands.B) * unsigned(h.NH) * unsigned(BY_QUERY ? bands.tiles : bands.count);
+    if constexpr (sizeof(T) == 2)
+        if (attention_fits_sm80(h))
+            return sm80::for_head_size(h.HS, [&](auto D) {
+                launch(mma_kernel<D, BY_QUERY>, {blocks, THREADS, sizeof(MmaTiles<D>)}, to, dy, qkv, lse, delta, bands);
+            });
+    launch(plain_kernel<T, BY_QUERY>, {blocks, THREADS, sizeof(PlainTiles)}, to, dy, qkv, lse, delta, bands);
+}
 template <class T> void attention_bias_backward(float* dbias, const T* dy, const T* y, const T* qkv, const float* lse,
                                                 int B, int S, Heads h) {
     const BiasScratch s(B, S, h);
@@ -207,17 +279,9 @@ template <class T> void attention_bias_backward(float* dbias, const T* dy, const
     float* partial = delta + s.partial / 4;
     const Bands bands(B, S, h, s);
     attention_delta(delta, dy, y, B, S, h);
-    const unsigned blocks = unsigned(B) * unsigned(h.NH) * unsigned(s.bands);
-    bool done = false;
-    if constexpr (sizeof(T) == 2)
-        if (attention_fits_sm80(h)) {
-            sm80::for_head_size(h.HS, [&](auto D) {
-                launch(mma_kernel<D>, {blocks, THREADS, sizeof(MmaTiles<D>)}, partial, dy, qkv, lse, delta, bands);
-            });
-            done = true;
-        }
-    if (!done) launch(plain_kernel<T>, {blocks, THREADS, sizeof(PlainTiles)}, partial, dy, qkv, lse, delta, bands);
-    launch(add_bands_kernel, {unsigned(h.NH * (2 * h.max_distance + 1)), THREADS}, dbias, partial, bands);
+    if (h.bias_step) return score_gradients<true>(dbias, dy, qkv, lse, delta, bands);
+    score_gradients<false>(partial, dy, qkv, lse, delta, bands);
+    launch(add_bands_kernel, {unsigned(h.NH * h.distances()), THREADS}, dbias, partial, bands);
 }
 
 // ---- biases of distances from the table ---------------------------------------------------------

@@ -49,7 +49,8 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
     const RowMask<TWO_SIDED> sight(h, S, w.b, w.row, 0);
     const Span first = keys_of(h, S, w.b, w.row), last = keys_of(h, S, w.b, to - 1);
     const Streams streams(h, at.key_count);
-    const PositionBias slope = SHAPED ? scores.slope(w.head) : PositionBias{};
+    const int64_t row = int64_t(w.b) * S + w.row;
+    const PositionBias slope = SHAPED ? scores.slope(w.head, row, to - w.row) : PositionBias{};
 
     const float factor = h.dropout.factor();
     Sums dq[D / TILE] = {};
@@ -75,11 +76,12 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const float lse2 = lse[at.lse + min(w.row + tile_row(r), S - 1)] * LOG2E;
+                const PositionBias bias = SHAPED ? slope.of(tile_row(r)) : PositionBias{};
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
                     float& ds = sh.ds.x[tile_row(r)][tile_column(c)];    // written by this thread
                     const int t = t0 + tile_column(c), behind = w.row + tile_row(r) - stream.key(t);
-                    const float x = score<SHAPED>(scores, s[r][c], slope, behind);
+                    const float x = score<SHAPED>(scores, s[r][c], bias, behind);
                     ds = sight.is_visible(r, stream, t) ? ds * exp2f(x - lse2) : 0;
                     if (SHAPED) ds *= scores.cap_slope(scores.inside(s[r][c]));
                 }
@@ -151,7 +153,7 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
     Sums dk[D / TILE] = {}, dv[D / TILE] = {};
     for (int head = w.head * group; head < (w.head + 1) * group; head++) {
         const Head<T> at(h, S, w.b, head);
-        const PositionBias slope = SHAPED ? scores.slope(head) : PositionBias{};
+        const PositionBias slope = SHAPED ? scores.slope(head, int64_t(w.b) * S, S) : PositionBias{};
         for (int i0 = seen_by.from; i0 < seen_by.to; i0 += TILE) {
             if (TWO_SIDED && i0 >= gap.from && i0 + TILE <= gap.to) continue;
             const bool kept = i0 > seen_by.from || head > w.head * group;
@@ -163,10 +165,11 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
                 const int i = i0 + tile_column(c), known = min(i, S - 1);
                 const Span visible = stream.all ? keys_of(h, S, w.b, known) : pattern_keys<TWO_SIDED>(h, S, w.b, known);
                 const float lse2 = lse[at.lse + known] * LOG2E;
+                const PositionBias bias = SHAPED ? slope.of(i) : PositionBias{};
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     const int j = stream.key(row + tile_row(r));
-                    float p = exp2f(score<SHAPED>(scores, s[r][c], slope, i - j) - lse2);
+                    float p = exp2f(score<SHAPED>(scores, s[r][c], bias, i - j) - lse2);
                     p = visible.from <= j && j < visible.to && i < S ? p : 0;
                     if constexpr (SHAPED) {
                         sh.slope.x[tile_row(r)][tile_column(c)] = p * scores.cap_slope(scores.inside(s[r][c]));

@@ -238,6 +238,8 @@ template <int M> struct RowMask {
 
 // ---- scores -------------------------------------------------------------------------------------
 
+// An element's row among the warp's rows.
+__device__ inline int own_row(int m, int e) { return m * 16 + e / 2 * 8 + int(threadIdx.x) % 32 / 4; }
 // Applies a soft cap's tanh to each product; without a cap, nothing changes.
 template <int M, int N> __device__ inline void apply_cap_tanh(float (&x)[M][N][4], const Scores& s) {
     if (s.inner != 0) each(x, [&](float& value, int, int, int) { value = tanh_of(value * s.inner); });

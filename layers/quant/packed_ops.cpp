@@ -93,6 +93,13 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     static void bias_rows_forward(float* bias, const P* from, const int* bucket, int buckets, int NH, int n) {
         own().bias_rows_forward(bias, from->floats, bucket, buckets, NH, n);
     }
+    static void relative_keys_forward(float* bias, const float* qkv, const P* keys, int N, Heads h) {
+        own().relative_keys_forward(bias, qkv, keys->floats, N, h);
+    }
+    static void relative_keys_backward(float* dqkv, float* dkeys, const float* dbias, const float* qkv, const P* keys,
+                                       int N, Heads h) {
+        own().relative_keys_backward(dqkv, dkeys, dbias, qkv, keys->floats, N, h);
+    }
     static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
                                int OC, Precision precision) {
         if (!w->count) return own().linear_forward(y, x, w->floats, floats(b), residual, N, C, OC, precision);
@@ -213,6 +220,8 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         ops.norm_forward = ops.stream_norm_forward = Of::norm_forward;
         ops.rope_forward = Of::rope_forward;
         ops.bias_rows_forward = Of::bias_rows_forward;
+        ops.relative_keys_forward = Of::relative_keys_forward;
+        ops.relative_keys_backward = Of::relative_keys_backward;
         ops.linear_forward = Of::linear_forward;
         ops.linear_gelu_forward = Of::linear_gelu_forward;
         ops.experts_forward = Of::experts_forward;

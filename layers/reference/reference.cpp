@@ -548,8 +548,6 @@ Ops<double> make_table() {
     // Optional operations stay null: they are defined by the operations that they combine. Those
     // that combine none have a definition here.
     op.sample = sample;
-    op.attention_merge = attention_merge;
-    op.copy_columns = copy_columns;
 #define required(name) op.name = name;
 #define optional(name)
 #define OPERATION(name, need, arguments, ...) need(name)

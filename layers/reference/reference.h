@@ -35,6 +35,9 @@ void cross_attention_cached(double* y, const double* q, Pages cache, int B, int 
 void attention_cached(double* y, const double* qkv, Pages cache, int B, int S, const int* pos, Heads h);
 void bias_rows_forward(double* bias, const double* table, const int* bucket, int buckets, int NH, int n);
 void bias_rows_backward(double* dtable, const double* dbias, const int* bucket, int buckets, int NH, int n);
+void relative_keys_forward(double* bias, const double* qkv, const double* keys, int N, Heads h);
+void relative_keys_backward(double* dqkv, double* dkeys, const double* dbias, const double* qkv, const double* keys,
+                            int N, Heads h);
 void attention_bias_backward(double* dbias, const double* dy, const double* y, const double* qkv, const float* lse,
                              int B, int S, Heads h);
 void linear_attention_forward(double* y, float* norms, const double* qkv, const double* gates, int B, int S, Heads h);

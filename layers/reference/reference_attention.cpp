@@ -12,6 +12,11 @@ namespace {
 using namespace reference;
 using T = double;
 
+// A head of a query: head i of row n of the call's B * S queries.
+struct QueryHead {
+    int64_t n;
+    int i;
+};
 // Offsets of query head i at position (b,s) in the array of queries and in y, and of the key and
 // value that it uses at position (b,j) in the array of keys and values.
 struct Offsets {
@@ -23,6 +28,7 @@ struct Offsets {
     int64_t k(int b, int j, int i) const { return row(b, j) + h.first_k() + int64_t(kv(i)) * h.HS; }
     int64_t v(int b, int j, int i) const { return row(b, j) + h.first_v() + int64_t(kv(i)) * h.value_size(); }
     int64_t y(int b, int s, int i) const { return ((int64_t(b) * S + s) * h.NH + i) * h.value_size(); }
+    QueryHead query(int b, int s, int i) const { return {int64_t(b) * S + s, i}; }
 };
 
 // Whether the query at position i of sequence b attends to the key at position j. S: positions of a
@@ -34,37 +40,40 @@ bool is_visible(Heads h, int S, int b, int i, int j) {
 }
 
 T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }
-// Offset in the bias table, and the bias, for head i and a distance: key's minus query's position.
-int bias_at(Heads h, int i, int distance) {
-    return i * (2 * h.max_distance + 1) + h.max_distance + std::clamp(distance, -h.max_distance, h.max_distance);
+// Offset in the biases, and the bias, of a query's head for a distance: key's minus query's
+// position.
+int64_t bias_at(Heads h, QueryHead of, int distance) {
+    const int at = h.max_distance + std::clamp(distance, -h.max_distance, h.max_distance);
+    return of.n * h.bias_step + of.i * h.distances() + at;
 }
-T bias_of(Heads h, int i, int distance) {
-    return h.bias ? reinterpret_cast<const T*>(h.bias)[bias_at(h, i, distance)] : 0;
+T bias_of(Heads h, QueryHead of, int distance) {
+    return h.bias ? reinterpret_cast<const T*>(h.bias)[bias_at(h, of, distance)] : 0;
 }
-// Score of head i for a key `back` positions before the query. product: their q . k. *slope: the
-// score's derivative by `product`.
-T score(T product, Heads h, int i, int back, T* slope = nullptr) {
+// Score of a query's head for a key `back` positions before the query. product: their q . k.
+// *slope: the score's derivative by `product`.
+T score(T product, Heads h, QueryHead of, int back, T* slope = nullptr) {
     T s = product * scale_of(h), capped = h.softcap != 0 ? T(h.softcap) * std::tanh(s / T(h.softcap)) : s;
     if (slope) *slope = scale_of(h) * (h.softcap != 0 ? 1 - capped * capped / (T(h.softcap) * T(h.softcap)) : 1);
-    return (h.alibi ? capped - alibi_slope(i, h.NH) * back : capped) + bias_of(h, i, -back);
+    return (h.alibi ? capped - alibi_slope(of.i, h.NH) * back : capped) + bias_of(h, of, -back);
 }
 
 // p[j] = softmax(score)[j] over the visible keys below n, 0 for the others. Returns the log-sum-exp
 // of the scores. s: the query's position.
 template <class Visible, class Key>
-T probabilities_of(T* p, const T* q, int s, int n, Heads h, int i, Visible is_visible, Key key) {
+T probabilities_of(T* p, const T* q, int s, int n, Heads h, QueryHead of, Visible is_visible, Key key) {
     T top = -INFINITY, sum = 0;
     for (int j = 0; j < n; j++)
-        top = std::fmax(top, p[j] = is_visible(j) ? score(dot(q, key(j), h.HS), h, i, s - j) : -INFINITY);
+        top = std::fmax(top, p[j] = is_visible(j) ? score(dot(q, key(j), h.HS), h, of, s - j) : -INFINITY);
     for (int j = 0; j < n; j++) sum += p[j] = is_visible(j) ? std::exp(p[j] - top) : 0;
     for (int j = 0; j < n; j++) p[j] /= sum;
     return top + std::log(sum);
 }
 // y = sum_j factor(j) * p[j] * v_j; returns the log-sum-exp of the scores.
-template <class Visible, class Key, class Value, class Factor>
-T attend(T* y, const T* q, int s, int n, Heads h, int i, Visible is_visible, Key key, Value value, Factor factor) {
+template <class Visible, class Key, class Value, class Factor> T attend(T* y, const T* q, int s, int n, Heads h,
+                                                                        QueryHead of, Visible is_visible, Key key,
+                                                                        Value value, Factor factor) {
     std::vector<T> p(static_cast<size_t>(n));
-    const T lse = probabilities_of(p.data(), q, s, n, h, i, is_visible, key);
+    const T lse = probabilities_of(p.data(), q, s, n, h, of, is_visible, key);
     for (int j = 0; j < n; j++) p[size_t(j)] *= factor(j);
     std::fill_n(y, h.value_size(), T(0));
     for (int j = 0; j < n; j++)
@@ -88,7 +97,7 @@ void cross_attention_forward(T* y, float* lse, const T* q, const T* kv, int B, i
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
                 T l = attend(
-                    y + at.y(b, s, i), q + at.q(b, s, i), s, h.keys_of(S), h, i,
+                    y + at.y(b, s, i), q + at.q(b, s, i), s, h.keys_of(S), h, at.query(b, s, i),
                     [&](int j) { return is_visible(h, S, b, s, j); }, [&](int j) { return kv + at.k(b, j, i); },
                     [&](int j) { return kv + at.v(b, j, i); }, kept_keys(h, b, i, s));
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
@@ -101,7 +110,7 @@ void probabilities(T* p, int* visible, const T* qkv, int S, const Heads& h, int 
     Offsets at{S, h};
     for (int s = 0; s < S; s++) {
         auto seen = [&](int j) { return is_visible(h, S, 0, s, j); };
-        probabilities_of(p + int64_t(s) * S, qkv + at.q(0, s, head), s, S, h, head, seen,
+        probabilities_of(p + int64_t(s) * S, qkv + at.q(0, s, head), s, S, h, at.query(0, s, head), seen,
                          [&](int j) { return qkv + at.k(0, j, head); });
         visible[s] = 0;
         for (int j = 0; j < S; j++) visible[s] += seen(j);
@@ -123,7 +132,7 @@ void cross_attention_backward(T* dqs, T* dkv, const T* dy, const T* y, const T* 
                     if (!is_visible(h, S, b, s, j)) continue;
                     int64_t k = at.k(b, j, i), v = at.v(b, j, i);
                     const T factor = kept(j);
-                    T slope = 0, z = score(dot(qs + q, kv + k, h.HS), h, i, s - j, &slope);
+                    T slope = 0, z = score(dot(qs + q, kv + k, h.HS), h, at.query(b, s, i), s - j, &slope);
                     T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
                     T ds = p * (factor * dot(dy + o, kv + v, HV) - delta) * slope;
                     add(dqs + q, ds, kv + k, h.HS);
@@ -174,14 +183,44 @@ void attention_bias_backward(T* dbias, const T* dy, const T* y, const T* qkv, co
                 const T* dy_row = dy + at.y(b, s, i);
                 const T delta = dot(dy_row, y + (dy_row - dy), h.value_size());
                 const auto kept = kept_keys(h, b, i, s);
+                const QueryHead of = at.query(b, s, i);
                 for (int j = 0; j < S; j++) {
                     if (!is_visible(h, S, b, s, j)) continue;
-                    const T z = score(dot(qkv + at.q(b, s, i), qkv + at.k(b, j, i), h.HS), h, i, s - j);
+                    const T z = score(dot(qkv + at.q(b, s, i), qkv + at.k(b, j, i), h.HS), h, of, s - j);
                     const T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
-                    dbias[bias_at(h, i, j - s)] += p *
-                                                   (kept(j) * dot(dy_row, qkv + at.v(b, j, i), h.value_size()) - delta);
+                    dbias[bias_at(h, of, j - s)] +=
+                        p * (kept(j) * dot(dy_row, qkv + at.v(b, j, i), h.value_size()) - delta);
                 }
             }
+}
+// Offsets of a query's head in qkv and in the biases, and of the key of the bias i.
+struct RelativeKeys {
+    Heads h;
+    int64_t q(int64_t n, int head) const { return n * h.qkv_width() + int64_t(head) * h.HS; }
+    int64_t bias(int64_t n, int head, int i) const { return (n * h.NH + head) * h.distances() + i; }
+    int64_t key(int i) const { return int64_t(h.distances() - 1 - i) * h.HS; }
+    // Calls f(row, head, number of the bias) for each bias.
+    template <class F> void each(int N, F f) const {
+        for (int64_t n = 0; n < N; n++)
+            for (int head = 0; head < h.NH; head++)
+                for (int i = 0; i < h.distances(); i++) f(n, head, i);
+    }
+};
+void relative_keys_forward(T* bias, const T* qkv, const T* keys, int N, Heads h) {
+    const RelativeKeys at{h};
+    at.each(N, [&](int64_t n, int head, int i) {
+        bias[at.bias(n, head, i)] = scale_of(h) * dot(qkv + at.q(n, head), keys + at.key(i), h.HS);
+    });
+}
+void relative_keys_backward(T* dqkv, T* dkeys, const T* dbias, const T* qkv, const T* keys, int N, Heads h) {
+    const RelativeKeys at{h};
+    at.each(N, [&](int64_t n, int head, int i) {
+        const T d = scale_of(h) * dbias[at.bias(n, head, i)];
+        for (int c = 0; c < h.HS; c++) {
+            dqkv[at.q(n, head) + c] += d * keys[at.key(i) + c];
+            if (dkeys) dkeys[at.key(i) + c] += d * qkv[at.q(n, head) + c];
+        }
+    });
 }
 void cache_append(Pages cache, const T* kvs, int B, int S, const int* pos, Heads h) {
     if (h.source) h.source = S;
@@ -214,9 +253,9 @@ void cross_attention_cached(T* y, const T* q, Pages cache, int B, int S, const i
                     k.push_back(keys.get(row)), v.push_back(values.get(row));
                 }
                 attend(
-                    out, q + at.q(b, s, i), p, p + 1, h, i, [&](int j) { return is_visible(h, S, b, p, j); },
-                    [&](int j) { return k[size_t(j)].data(); }, [&](int j) { return v[size_t(j)].data(); },
-                    [](int) { return 1; });
+                    out, q + at.q(b, s, i), p, p + 1, h, at.query(b, s, i),
+                    [&](int j) { return is_visible(h, S, b, p, j); }, [&](int j) { return k[size_t(j)].data(); },
+                    [&](int j) { return v[size_t(j)].data(); }, [](int) { return 1; });
             }
 }
 void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {

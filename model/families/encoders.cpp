@@ -36,6 +36,7 @@ std::vector<ConfigKey> bert_keys(const std::vector<ConfigKey>& more = {}) {
                                    {"hidden_act", &C::activation},
                                    {"type_vocab_size", &C::segments, ConfigKey::as_is, 2},
                                    {"layer_norm_eps", &C::norm_eps},
+                                   {"position_embedding_type", &C::position, ConfigKey::last_name},
                                    {"tie_word_embeddings", &C::tied}};
     keys.insert(keys.end(), more.begin(), more.end());
     return keys;
@@ -45,7 +46,6 @@ std::vector<Family::Fixed> bert_fixed(const char* pad, const std::vector<Family:
                                       {"attention_probs_dropout_prob", "0.0", true, false},
                                       {"pad_token_id", pad, true, false},
                                       {"is_decoder", "false", false, true},
-                                      {"position_embedding_type", "\"absolute\"", false, true},
                                       {"problem_type", "\"single_label_classification\"", false, false}};
     all.insert(all.end(), more.begin(), more.end());
     return all;
@@ -59,6 +59,7 @@ std::vector<Family::Fixed> bert_fixed(const char* pad, const std::vector<Family:
             {"qkv",                                                                                                    \
              {prefix "encoder.layer.#.attention.self.query", prefix "encoder.layer.#.attention.self.key",              \
               prefix "encoder.layer.#.attention.self.value"}},                                                         \
+            {"relative_key", {prefix "encoder.layer.#.attention.self.distance_embedding"}},                            \
             {"proj", {prefix "encoder.layer.#.attention.output.dense"}},                                               \
             {"post1", {prefix "encoder.layer.#.attention.output.LayerNorm"}},                                          \
             {"fc", {prefix "encoder.layer.#.intermediate.dense"}}, {"fc2", {prefix "encoder.layer.#.output.dense"}}, { \
@@ -111,8 +112,8 @@ Family roberta(const char* type, const char* architecture, HeadRows heads) {
             .names = BERT_NAMES("roberta."),
             .heads = std::move(heads),
             .prefixes = {"roberta."},
-            .redundant = {".position_ids", "lm_head.decoder.bias", "pooler.*", "roberta.pooler.*", "lm_head.*",
-                          "classifier.*"}};
+            .redundant = {".position_ids", ".position_embeddings.weight", "lm_head.decoder.bias", "pooler.*",
+                          "roberta.pooler.*", "lm_head.*", "classifier.*"}};
 }
 
 const std::vector<Family> ROWS = {
@@ -137,7 +138,8 @@ const std::vector<Family> ROWS = {
                 {{"transform", {"bert.pooler.dense"}}, {"head", {"classifier"}}}},
                {"BertForTokenClassification", positions, HeadTransform::none, {}, CLASSIFIER}},
      .prefixes = {"bert."},
-     .redundant = {".position_ids", "cls.*", "pooler.*", "bert.pooler.*", "classifier.*"},
+     .redundant = {".position_ids", ".position_embeddings.weight", "cls.*", "pooler.*", "bert.pooler.*",
+                   "classifier.*"},
      .renames = OLD_NORMS,
      .presets = {{"bert-base-uncased", 30522, 512, 12, 12, 12, 64, 768, 3072},
                  {"bert-large-uncased", 30522, 512, 24, 16, 16, 64, 1024, 4096}}},
@@ -212,7 +214,8 @@ const std::vector<Family> ROWS = {
                 {{"transform", {"classifier.dense"}}, {"head", {"classifier.out_proj"}}}},
                {"ElectraForTokenClassification", positions, HeadTransform::none, {}, CLASSIFIER}},
      .prefixes = {"electra."},
-     .redundant = {".position_ids", "discriminator_predictions.*", "generator_*", "classifier.*"}},
+     .redundant = {".position_ids", ".position_embeddings.weight", "discriminator_predictions.*", "generator_*",
+                   "classifier.*"}},
     {.type = "modernbert",
      .architecture = "ModernBertForMaskedLM",
      .kinds = bert_kinds([](Config& c) {

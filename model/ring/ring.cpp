@@ -23,7 +23,7 @@ Status Ring::check(const Config& c, const Plan& plan) {
         {c.linear != LinearAttention::none, "linear attention"},
         {c.stride > 0 || c.global_tokens > 0, "sparse attention"},
         {c.position == Position::alibi, "ALiBi"},
-        {c.position == Position::t5, "relative position biases"},
+        {c.bias_distance() > 0, "relative position biases"},
         {c.smear, "smear, which reads the token before"},
         {c.experts > 0, "experts, which count the rows of whole sequences"},
         {plan.dropout > 0 || plan.attention_dropout > 0 || c.adapter.dropout > 0, "dropout"}};

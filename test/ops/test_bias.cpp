@@ -23,6 +23,11 @@ const AttentionShape SHAPES[] = {
     {2, 130, {.NH = 2, .NKV = 1, .HS = 64, .max_distance = 33, .dropout = {0.3f, 1, 2}}},
     {1, 150, {.NH = 2, .NKV = 2, .HS = 20, .window = 30, .stride = 5, .max_distance = 30, .dropout = {0.2f, 1, 5}}},
 };
+// With biases of each query, as relative keys have them.
+Heads by_query(Heads h) {
+    h.bias_step = h.NH * h.distances();
+    return h;
+}
 // These shapes are held to the user-facing limits, not to the tests' share of them.
 void expect_ok(const Check& check) {
     CAPTURE(check.op);
@@ -30,6 +35,16 @@ void expect_ok(const Check& check) {
     CAPTURE(check.output);
     CAPTURE(check.worst);
     CHECK(check.ok());
+}
+void check_central_differences(Heads h) {
+    const int B = 2, S = 7, n = h.NH * h.distances() * (h.bias_step ? B * S : 1);
+    const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), g = random_normal(B * S * h.width(), 2);
+    Numbers bias = random_normal(n, 3), dbias(size_t(n), 0);
+    h.bias = reinterpret_cast<const float*>(bias.data());
+    const auto [y, lse] = ReferenceAttention(qkv, B, S, h);
+    reference_ops().attention_bias_backward(dbias.data(), g.data(), y.data(), qkv.data(), lse.data(), B, S, h);
+    auto loss = [&] { return dot(ReferenceAttention(qkv, B, S, h).y, g); };
+    CHECK(gradient_error(bias, dbias, loss) < 1e-4);    // lse is float
 }
 }    // namespace
 
@@ -40,12 +55,26 @@ TEST_CASE("bias: rows of a table, and the table's gradient") {
     });
 }
 
+TEST_CASE("bias: products with the keys of distances, and their gradients") {
+    each_table([](auto& op) {
+        for (int N : {1, 47, 64, 131, 1100})
+            for (const Heads& h : {Heads{.NH = 2, .NKV = 1, .HS = 8, .max_distance = 1},
+                                   Heads{.NH = 3, .NKV = 3, .HS = 33, .max_distance = 16},
+                                   Heads{.NH = 1, .NKV = 1, .HS = 64, .scale = 0.3f, .max_distance = 40},
+                                   Heads{.NH = 2, .NKV = 2, .HS = 100, .max_distance = 7}})
+                if (N < 1000 || h.HS == 8) EXPECT(check_relative_keys(op, N, h));
+        EXPECT(check_relative_keys(op, 20, {.NH = 1, .NKV = 1, .HS = 16, .max_distance = 511}));
+    });
+}
+
 TEST_CASE("bias: attention with biases against the reference") {
     each_table(TablePart::attention, [](auto& op) {
         for (const AttentionShape& shape : SHAPES)
-            shape.call([&](int B, int S, Heads h) {
-                expect_ok(check_attention_forward(op, B, S, h));
-                expect_ok(check_attention_backward(op, B, S, h));
+            shape.call([&](int B, int S, Heads shared) {
+                for (const Heads& h : {shared, by_query(shared)}) {
+                    expect_ok(check_attention_forward(op, B, S, h));
+                    expect_ok(check_attention_backward(op, B, S, h));
+                }
             });
     });
 }
@@ -53,34 +82,34 @@ TEST_CASE("bias: attention with biases against the reference") {
 TEST_CASE("bias: generation with biases against the reference") {
     each_table([](auto& op) {
         for (int HS : {8, 33, 64})
-            for (auto [B, S, pos] : {std::tuple{1, 1, 0}, {2, 1, 7}, {3, 1, 150}, {1, 20, 100}, {2, 33, 0}})
-                EXPECT(check_attention_cached(op, B, S, pos, 200, {.NH = 4, .NKV = 2, .HS = HS, .max_distance = 40}));
+            for (auto [B, S, pos] : {std::tuple{1, 1, 0}, {2, 1, 7}, {3, 1, 150}, {1, 20, 100}, {2, 33, 0}}) {
+                const Heads shared = {.NH = 4, .NKV = 2, .HS = HS, .max_distance = 40};
+                for (const Heads& h : {shared, by_query(shared)}) EXPECT(check_attention_cached(op, B, S, pos, 200, h));
+            }
     });
 }
 
 TEST_CASE("bias: the gradient of attention's biases against the reference, the same bits in any order") {
     each_table(TablePart::attention, [](auto& op) {
         for (const AttentionShape& shape : SHAPES)
-            shape.call([&](int B, int S, Heads h) { expect_ok(check_attention_bias_backward(op, B, S, h)); });
+            shape.call([&](int B, int S, Heads h) {
+                expect_ok(check_attention_bias_backward(op, B, S, h));
+                expect_ok(check_attention_bias_backward(op, B, S, by_query(h)));
+            });
     });
     each_table([](auto& op) {
         const Heads h = {.NH = 4, .NKV = 2, .HS = 24, .max_distance = 40};
-        expect_same_bits([&] { return bits_of({check_attention_bias_backward(op, 3, 150, h)}); });
+        expect_same_bits([&] {
+            return bits_of({check_attention_bias_backward(op, 3, 150, h),
+                            check_attention_bias_backward(op, 3, 150, by_query(h)), check_relative_keys(op, 400, h)});
+        });
     });
 }
 
 TEST_CASE("bias: the reference's gradient equals central differences") {
-    for (const Heads& plain : {Heads{.NH = 2, .NKV = 1, .HS = 4, .max_distance = 3},
-                               Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .max_distance = 9},
-                               Heads{.NH = 2, .NKV = 1, .HS = 4, .max_distance = 3, .dropout = {0.3f, 1, 2}}}) {
-        const int B = 2, S = 7, n = plain.NH * (2 * plain.max_distance + 1);
-        Heads h = plain;
-        const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), g = random_normal(B * S * h.width(), 2);
-        Numbers bias = random_normal(n, 3), dbias(size_t(n), 0);
-        h.bias = reinterpret_cast<const float*>(bias.data());
-        const auto [y, lse] = ReferenceAttention(qkv, B, S, h);
-        reference_ops().attention_bias_backward(dbias.data(), g.data(), y.data(), qkv.data(), lse.data(), B, S, h);
-        auto loss = [&] { return dot(ReferenceAttention(qkv, B, S, h).y, g); };
-        CHECK(gradient_error(bias, dbias, loss) < 1e-4);    // lse is float
+    for (const Heads& shared : {Heads{.NH = 2, .NKV = 1, .HS = 4, .max_distance = 3},
+                                Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .max_distance = 9},
+                                Heads{.NH = 2, .NKV = 1, .HS = 4, .max_distance = 3, .dropout = {0.3f, 1, 2}}}) {
+        for (Heads h : {shared, by_query(shared)}) check_central_differences(h);
     }
 }

@@ -99,7 +99,7 @@ void Rows::biases() {
     const int64_t qkv_elements = int64_t(N) * h.qkv_width(), y_elements = int64_t(N) * h.width();
     Heads with = h;
     with.alibi = false, with.softcap = 0, with.max_distance = RELATIVE_MAX_DISTANCE;
-    const int64_t numbers = int64_t(h.NH) * (2 * with.max_distance + 1);
+    const int64_t numbers = int64_t(h.NH) * with.distances();
     auto qkv = arrays<Activation>(qkv_elements), dqkv = arrays<Activation>(qkv_elements);
     auto y = arrays<Input>(y_elements);
     auto dy = arrays<Activation>(y_elements);
@@ -111,6 +111,36 @@ void Rows::biases() {
     ROW(attention_forward, ", biases", y[i], lse[i], qkv[i], B, S, with);
     ROW(attention_backward, ", biases", dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, with);
     ROW(attention_bias_backward, "", dbias[i], dy[i], y[i], qkv[i], lse[i], B, S, with);
+    free_all();
+}
+
+// Times attention with relative keys (Shaw et al. 2018), whose biases each query has for itself.
+void Rows::relative_keys() {
+    Heads with = h;
+    with.alibi = false, with.softcap = 0, with.max_distance = 16, with.bias_step = h.NH * with.distances();
+    const int64_t qkv_elements = int64_t(N) * h.qkv_width(), keys_elements = int64_t(with.distances()) * h.HS;
+    auto qkv = arrays<Activation>(qkv_elements), dqkv = arrays<Activation>(qkv_elements);
+    auto y = arrays<Input>(int64_t(N) * h.width());
+    auto dy = arrays<Activation>(int64_t(N) * h.width());
+    auto keys = arrays<Parameter>(keys_elements);
+    auto dkeys = arrays<Gradient>(keys_elements);
+    auto bias = arrays<Gradient>(int64_t(N) * with.bias_step), dbias = arrays<Gradient>(int64_t(N) * with.bias_step);
+    auto lse = arrays<float>(int64_t(N) * h.NH, 4);
+    if (!dbias[0] || !lse[0]) return bench.short_of_memory("relative_keys");
+    auto of = [&](int i) {
+        Heads own = with;
+        own.bias = reinterpret_cast<const float*>(bias[i]);
+        return own;
+    };
+    for (int i = 0; i < SETS; i++) {
+        op.relative_keys_forward(bias[i], qkv[i], keys[i], N, with);
+        op.attention_forward(y[i], lse[i], qkv[i], B, S, of(i));
+    }
+    ROW(relative_keys_forward, "", bias[i], qkv[i], keys[i], N, with);
+    ROW(attention_forward, ", biases of each query", y[i], lse[i], qkv[i], B, S, of(i));
+    ROW(attention_backward, ", biases of each query", dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, of(i));
+    ROW(attention_bias_backward, ", of each query", dbias[i], dy[i], y[i], qkv[i], lse[i], B, S, of(i));
+    ROW(relative_keys_backward, "", dqkv[i], dkeys[i], dbias[i], qkv[i], keys[i], N, with);
     free_all();
 }
 

@@ -273,11 +273,17 @@ Status bench_ceilings(Bench& bench, const Config& c, int B, int S) {
 Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     Rows rows(bench, bench.device.model->op, c, B, S);
     typedef void (Rows::*Group)();
-    static constexpr Group GROUPS[] = {&Rows::memory_bound, &Rows::shortcuts,
-                                       &Rows::rope,         &Rows::head_and_update,
-                                       &Rows::sample,       &Rows::attention,
-                                       &Rows::biases,       &Rows::cross_attention,
-                                       &Rows::recurrences,  static_cast<Group>(&Rows::linear),
+    static constexpr Group GROUPS[] = {&Rows::memory_bound,
+                                       &Rows::shortcuts,
+                                       &Rows::rope,
+                                       &Rows::head_and_update,
+                                       &Rows::sample,
+                                       &Rows::attention,
+                                       &Rows::biases,
+                                       &Rows::relative_keys,
+                                       &Rows::cross_attention,
+                                       &Rows::recurrences,
+                                       static_cast<Group>(&Rows::linear),
                                        &Rows::experts};
     // A group's buffers take gigabytes. A first pass, without buffers, tests whether --filter
     // matches one of the group's rows.

@@ -125,6 +125,7 @@ struct Rows {
     void shortcuts();
     void rope();
     void biases();
+    void relative_keys();
     void experts();
     void cross_attention();
     void recurrences();

@@ -52,7 +52,8 @@ void attention_maps(Model& model, const std::vector<int>& tokens, int prefix, co
         Heads h = model.c.heads(l);
         std::vector<double> qkv;
         if (!mine.empty()) qkv = downloaded(model, model.a[size_t(l)].qkv_rot, int64_t(S) * h.qkv_width());
-        if (model.bias && bias.empty()) bias = downloaded(model, model.bias, int64_t(h.NH) * (2 * h.max_distance + 1));
+        if (model.bias && (bias.empty() || h.bias_step))
+            bias = downloaded(model, model.bias, int64_t(h.NH) * h.distances() * (h.bias_step ? S : 1));
         if (model.bias) h.bias = reinterpret_cast<const float*>(bias.data());
         if (!spans.keys.empty()) h.keys = spans.keys.data(), h.queries = spans.queries.data();
         const size_t at_once = std::min(size_t(threads), mine.size());

@@ -38,6 +38,7 @@ Check attention_check(const char* op, int B, int S, Heads h) {
     if (h.stride) all.push_back({"stride", h.stride});
     if (h.global_tokens) all.push_back({"globals", h.global_tokens});
     if (h.max_distance) all.push_back({"reach", h.max_distance});
+    if (h.bias_step) all.push_back({"biases of each query", 1});
     if (h.source) all.push_back({"source", h.source});
     if (h.HV) all.push_back({"HV", h.HV});
     std::string scores = h.alibi ? " alibi" : "";

@@ -67,7 +67,7 @@ struct TableSpans {
 };
 // Heads for a call with N positions, on the tested table and on the reference. The given heads may
 // have spans in host memory. If their max_distance is not 0, they are given random position biases,
-// and performer's heads are given its features.
+// of each query with a bias_step, and performer's heads are given its features.
 struct DualHeads {
     Heads h;
     TableSpans spans;
@@ -76,7 +76,8 @@ struct DualHeads {
     DualHeads(Memory m, int64_t N, Heads heads) : DualHeads(m, N, N, heads) {}
     DualHeads(Memory m, int64_t queries, int64_t keys, Heads heads)
         : h(heads), spans(m, h, queries, keys),
-          biases(m, random_normal(h.max_distance ? int64_t(h.NH) * (2 * h.max_distance + 1) : 0, 9)),
+          biases(m, random_normal(h.max_distance ? h.NH * h.distances() * (h.bias_step ? queries : 1) : 0, 9,
+                                  h.bias_step ? 0.3 : 1)),
           features(m, h.linear == LinearAttention::performer ? random_features(h.HS) : std::vector<float>()) {}
     Heads host() { return with(h, reinterpret_cast<const float*>(biases.host()), features.host()); }
     Heads device() { return with(h.keys ? spans.in(h) : h, biases, features); }
@@ -263,6 +264,23 @@ template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>&
     return check;
 }
 
+template <class T, class P> Check check_relative_keys(const Ops<T, P>& op, int N, Heads h) {
+    h.bias_step = h.NH * h.distances();
+    Check check("relative_keys", {{"N", N}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"reach", h.max_distance}});
+    Dual<T> qkv(op, random_normal(int64_t(N) * h.qkv_width(), 1));
+    Dual<T> dqkv(op, random_normal(qkv.size(), 2));
+    Dual<P> keys(op, random_normal(int64_t(h.distances()) * h.HS, 3));
+    Dual<Grad<P>> bias(op, int64_t(N) * h.bias_step), dbias(op, random_normal(bias.size(), 4));
+    Dual<Grad<P>> dkeys(op, random_normal(keys.size(), 5));
+    both(op, [&](auto& table, auto at) {
+        table.relative_keys_forward(at(bias), at(qkv), at(keys), N, h);
+        table.relative_keys_backward(at(dqkv), at(dkeys), at(dbias), at(qkv), at(keys), N, h);
+    });
+    check.expect("bias", bias, ATTENTION_LIMIT<float>);
+    check.expect("dqkv", dqkv, ATTENTION_LIMIT<T>);
+    check.expect("dkeys", dkeys, ATTENTION_LIMIT<float>);
+    return check;
+}
 template <class T, class P> Check check_bias_rows(const Ops<T, P>& op, int buckets, int NH, int n) {
     Check check("bias_rows", {{"buckets", buckets}, {"NH", NH}, {"n", n}});
     Integers bucket(op, random_tokens(n, buckets, 1));
