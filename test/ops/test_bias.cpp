@@ -19,7 +19,7 @@ const AttentionShape SHAPES[] = {
     {2, 150, {.NH = 2, .NKV = 1, .HS = 64, .max_distance = 33}, 40},
     {1, 200, {.NH = 2, .NKV = 1, .HS = 40, .max_distance = 128}, 60, TrueSpans::prefix},
     {2, 130, {.NH = 2, .NKV = 2, .HS = 64, .max_distance = 20}, 1000, TrueSpans::all},
-    {1, 129, {.NH = 2, .NKV = 2, .HS = 9, .max_distance = 200}, 70, TrueSpans::all},
+    {1, 129, {.NH = 2, .NKV = 2, .HS = 11, .max_distance = 200}, 70, TrueSpans::all},
     {2, 130, {.NH = 2, .NKV = 1, .HS = 64, .max_distance = 33, .dropout = {0.3f, 1, 2}}},
     {1, 150, {.NH = 2, .NKV = 2, .HS = 20, .window = 30, .stride = 5, .max_distance = 30, .dropout = {0.2f, 1, 5}}},
 };
