@@ -209,7 +209,7 @@ Status head_parse(const JsonFields& f, Config* c) {
         TRY(field_parse(f, row.key, row, c));
         c->transform_act = c->activation;
     }
-    return classes_parse(f, c);
+    return {};
 }
 
 // An encoder's mask token, which no class of transformers reads: its tokenizer has it.
@@ -265,6 +265,11 @@ Result<const Family*> family_parse(const JsonFields& f) {
     std::string type, known;
     TRY(f.get("model_type", &type));
     if (type == OWN_TYPE) return &GPT2;
+    if (const json& names = f.has("architectures") ? f.object["architectures"] : json();
+        names.is_array() && !names.empty() && names[0].is_string())
+        if (const char* lacks = missing_for(names[0]))
+            return fail(Exit::input, "%s: architectures: %s: flatgpt lacks %s", f.name.c_str(),
+                        names[0].get<std::string>().c_str(), lacks);
     for (const Family* family : families()) {
         if (type == family->type || type == own_type(*family)) return family;
         known += (known.empty() ? "" : ", ") + std::string(family->type);
@@ -343,6 +348,7 @@ Result<Config> config_parse(std::string_view text, const std::string& name) {
         if (type == family.type || std::any_of(family.keys.begin(), family.keys.end(), same)) continue;
         if (f.has(row.key)) TRY(field_parse(f, row.key, row, &c));
     }
+    TRY(classes_parse(f, &c));
     if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", name.c_str(), s.message.c_str());
     return c;
 }

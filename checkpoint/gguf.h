@@ -58,15 +58,17 @@ struct GgufArchitecture {
     // model_types that share this architecture. A file gets the first one whose family has a
     // window, experts and segments just as the file has them, or else the first one.
     std::vector<const char*> families;
-    std::vector<ConfigKey> keys = {};                            // besides common keys; missing: the family's default
-    GgufKeys fixed = {};                                         // keys with one value, which every file has
-    enum class Biases { qkv, any, all } biases = Biases::qkv;    // optional: qkv's, any; required: all
-    bool permuted = false;                                       // q's and k's rows are ordered for adjacent RoPE pairs
+    std::vector<ConfigKey> keys = {};    // besides common keys; missing: the family's default
+    GgufKeys fixed = {};                 // keys with one value, which every file has
+    // none: there are none; optional: qkv's, any; required: all.
+    enum class Biases { none, qkv, any, all } biases = Biases::qkv;
+    bool permuted = false;    // q's and k's rows are ordered for adjacent RoPE pairs
     bool fused_qkv = false, fused_up = false;
     bool needs_head = false;       // output.weight is required, even as a copy
     bool may_untie = true;         // output.weight may differ from the embeddings
     bool rope_freqs = false;       // rope_freqs.weight is read
     int window = -1;               // attention.sliding_window if absent; -1: key ignored
+    bool two_sided = false;        // that key is twice the window without the token itself
     bool window_unused = false;    // transformers uses the window, llama.cpp ignores it
     int global_every = 0;          // global_every if the file has no pattern
     bool one_theta = false;        // windowed layers use rope.freq_base without scaling
@@ -77,7 +79,9 @@ struct GgufArchitecture {
     bool normalises = false;
     bool finetuned_rope = false;    // key rope.scaling.finetuned turns RoPE on
     int wide_layers = 0;            // 27B models' layers: score scale 1 / sqrt(C / NH)
-    bool body = false;              // an encoder without its head; sizes of tables as in the tensors
+    bool body = false;              // an encoder, maybe a classifier of texts; sizes of tables as in the tensors
+    bool mean_pooled = false;       // a classifier's pooling if classifier.pooling_type is absent
+    bool names_act = false;         // key hidden_activation
     // Tensors with other names than those in gguf_tensors.cpp: ours, the file's.
     std::vector<std::pair<std::string, const char*>> names = {};
     // An encoder-decoder: its two stacks' names begin with enc. and dec. llama.cpp does not scale
@@ -86,7 +90,8 @@ struct GgufArchitecture {
     Act gated = Act::gelu_tanh;
     std::string stack(bool encoder) const { return !stacks ? "" : encoder ? "enc." : "dec."; }
 };
-// The model that a GGUF file gets: of an encoder the body alone, as by llama.cpp's converter.
+// The model that a GGUF file gets: of an encoder the body and a head of classes, but no head of
+// tokens and no pooler, as by llama.cpp's converter.
 Config gguf_model(Config c);
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // Checks the architecture's keys that are not in `read`, and returns those that are unknown. Exit

@@ -11,6 +11,8 @@
 #include "model/position_tables.h"
 
 namespace {
+// Values of pooling_type and classifier.pooling_type (llama.h).
+constexpr int POOLING_MEAN = 1, POOLING_FIRST = 2, POOLING_RANK = 4;
 // Keys and assumptions of each architecture, from llama.cpp's src/models/*.cpp.
 const std::vector<GgufArchitecture>& architectures() {
     using C = Config;
@@ -84,6 +86,19 @@ const std::vector<GgufArchitecture>& architectures() {
          .fixed = {{"attention.relative_buckets_count", GgufValue::integer(RELATIVE_BUCKETS)}},
          .names = {{"projw", "attn_o.weight"}},
          .stacks = true},
+        {.name = "modern-bert",
+         .families = {"modernbert"},
+         .keys = {{"rope.freq_base_swa", &C::rope_local_theta}},
+         .fixed = {{"attention.causal", GgufValue::boolean(false)}},
+         .biases = Biases::none,
+         .fused_qkv = true,
+         .fused_up = true,
+         .window = 0,
+         .two_sided = true,
+         .global_every = 3,
+         .body = true,
+         .mean_pooled = true,
+         .names_act = true},
         {.name = "bert",
          .families = {"bert", "distilbert", "roberta", "xlm-roberta", "camembert"},
          .fixed = {{"attention.causal", GgufValue::boolean(false)}},
@@ -231,11 +246,12 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     if (r.has("attention.sliding_window_pattern") && r.m.find(pattern)->array) {
         std::vector<int64_t> local;
         TRY(r.m.get(pattern, &local));
-        const auto first = std::find(local.begin(), local.end(), 0);
-        c->global_every = first == local.end() ? 0 : int(first - local.begin()) + 1;
+        // The last of every n layers has no window, in encoders the first.
+        const auto from = local.begin() + (c->global_first && !local.empty());
+        const auto first = std::find(from, local.end(), 0);
+        c->global_every = first == local.end() && !c->global_first ? 0 : int(first - from) + 1;
         bool as_found = int64_t(local.size()) == c->L;
-        for (int l = 0; as_found && l < c->L; l++)
-            as_found = bool(local[size_t(l)]) != (c->global_every && (l + 1) % c->global_every == 0);
+        for (int l = 0; as_found && l < c->L; l++) as_found = !c->window || bool(local[size_t(l)]) == c->windowed(l);
         if (!as_found)
             return fail(Exit::input, "%s: %s: expected every n-th of %d layers without a window", r.m.name.c_str(),
                         pattern.c_str(), c->L);
@@ -283,15 +299,48 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, int segment
     return {};
 }
 
+// The head of llama.cpp's classifiers of texts. transformed: a product, an activation and, in
+// ModernBERT, a norm come before the classes.
+Status read_classifier(const Reader& r, const GgufArchitecture& a, bool transformed, Config* c) {
+    const std::vector<Family::Head>& heads = find_family(a.families[0])->heads;
+    const auto row = std::find_if(heads.begin(), heads.end(), [](auto& h) { return h.kind == HeadKind::texts; });
+    c->head = HeadKind::texts;
+    c->transform = transformed ? row->transform : HeadTransform::none;
+    c->transform_act = row->act.value_or(Act::gelu);
+    int pooling = a.mean_pooled ? POOLING_MEAN : POOLING_FIRST;
+    TRY(r.take("classifier.pooling_type", &pooling, 0));
+    c->mean_pooled = pooling == POOLING_MEAN;
+    c->classes = {"LABEL_0"};
+    const char* key = "classifier.output_labels";
+    if (r.has(key)) TRY(r.m.get(r.prefix + key, &c->classes));
+    if (!c->classes.empty() && c->classes.size() <= Config::MOST_CLASSES) return {};
+    return fail(Exit::input, "%s: %s%s: expected 1 to %d names, found %zu", r.m.name.c_str(), r.prefix.c_str(), key,
+                Config::MOST_CLASSES, c->classes.size());
+}
+// The ffn's activation by its name.
+Status read_activation(const Reader& r, Config* c) {
+    const char* key = "hidden_activation";
+    std::string found;
+    if (!r.has(key)) return {};
+    TRY(r.m.get(r.prefix + key, &found));
+    for (const Act act : {Act::gelu, Act::gelu_tanh, Act::silu})
+        for (const std::string& name : config_row(&Config::activation).choices[size_t(act)])
+            if (name == found) return c->activation = act, Status{};
+    return fail(Exit::input, "%s: %s%s: expected gelu or silu, found \"%s\"", r.m.name.c_str(), r.prefix.c_str(), key,
+                found.c_str());
+}
+
 // Reads the fields that metadata gives. It leaves out biases and a separate LM head, which follow
 // from the tensors in the file. divisors: rope_freqs.weight, or empty.
 Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     TRY(read_attention(r, a, c));
+    if (a.names_act) TRY(read_activation(r, c));
     TRY(read_experts(r, a, c));
     if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
     if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // no scaling in windowed layers
     if (a.stacks && c->tied) c->logit_scale = 1 / std::sqrt(float(c->C));    // as transformers
     for (const ConfigKey& k : a.keys) TRY(r.field(k, c));
+    if (a.two_sided && c->window) c->window = c->window / 2 + 1;
     if (!c->window)    // unused fields get the family's values
         c->global_every = c->family->kinds.global_every, c->rope_local_theta = c->family->kinds.rope_local_theta;
     return {};
@@ -332,11 +381,15 @@ const GgufArchitecture* find_gguf_architecture(const std::string& name) {
 
 Config gguf_model(Config c) {
     if (c.family->heads.empty()) return c;
+    c.head_bias = c.family->kinds.head_bias;
+    if (c.head == HeadKind::texts || c.head == HeadKind::positions) return c;
     c.head = HeadKind::none;
     c.transform = HeadTransform::none;
     c.classes = {};
     c.next_sentence = false;
     c.transform_act = c.activation;
+    c.transform_bias = c.family->kinds.transform_bias;
+    c.mean_pooled = false;
     return c;
 }
 
@@ -361,6 +414,9 @@ Result<Config> gguf_config(const GgufFile& f, std::vector<std::string>* unknown)
     TRY(m.get("general.architecture", &name));
     const GgufArchitecture* a = find_gguf_architecture(name);
     for (const GgufArchitecture& each : architectures()) known += (known.empty() ? "" : ", ") + std::string(each.name);
+    if (const char* lacks = a ? nullptr : missing_for(name))
+        return fail(Exit::input, "%s: general.architecture \"%s\": flatgpt lacks %s", m.name.c_str(), name.c_str(),
+                    lacks);
     if (!a)
         return fail(Exit::input, "%s: general.architecture: expected %s, found \"%s\"", m.name.c_str(), known.c_str(),
                     name.c_str());
@@ -397,6 +453,10 @@ Result<Config> gguf_config(const GgufFile& f, std::vector<std::string>* unknown)
     c.tied = !f.find("output.weight");
     TRY(read_fields(r, *a, divisors, &c));
     if (!a->body) c.head_bias = f.find("output.bias");
+    if (a->body && f.find("cls.output.weight")) {
+        TRY(read_classifier(r, *a, f.find("cls.weight"), &c));
+        if (a->biases == GgufArchitecture::Biases::any && f.find("cls.weight")) c.transform_bias = f.find("cls.bias");
+    }
     c.qkv_bias = f.find(block + "attn_q.bias") || f.find(block + "attn_qkv.bias");
     c.proj_bias = f.find(block + "attn_output.bias");
     c.up_bias = f.find(block + "ffn_up.bias");
@@ -439,7 +499,7 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
         }
     }
     if (a.window >= 0 && c.window) {
-        integer("attention.sliding_window", c.window);
+        integer("attention.sliding_window", a.two_sided ? 2 * (c.window - 1) : c.window);
         if (c.global_every != a.global_every) integer("attention.sliding_window_pattern", c.global_every);
     }
     for (const ConfigKey& k : a.keys) {
@@ -450,6 +510,14 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
             number(k.key, float(k.form == ConfigKey::inverse ? 1 / value : value));    // 0: key left out
     }
     for (const auto& [key, value] : a.fixed) put(&m, prefix + key, value);
+    if (a.names_act)
+        put(&m, prefix + "hidden_activation",
+            GgufValue::text(config_row(&Config::activation).choices[size_t(c.activation)][0]));
+    if (a.body && c.head == HeadKind::texts) {
+        integer("pooling_type", POOLING_RANK);
+        integer("classifier.pooling_type", c.mean_pooled ? POOLING_MEAN : POOLING_FIRST);
+        put(&m, prefix + "classifier.output_labels", GgufValue::text_array(c.classes));
+    }
     if (a.body) put(&m, "tokenizer.ggml.token_type_count", GgufValue::integer(std::max(1, c.segments)));
     return m;
 }
@@ -472,6 +540,7 @@ static Config simplest(Config c) {
 }
 
 Result<const GgufArchitecture*> gguf_architecture_for(const Config& c) {
+    using Biases = GgufArchitecture::Biases;
     std::string known;
     for (const GgufArchitecture& a : architectures()) {
         for (const char* family : a.families) known += (known.empty() ? "" : ", ") + std::string(family);
@@ -485,13 +554,15 @@ Result<const GgufArchitecture*> gguf_architecture_for(const Config& c) {
         Config read;
         TRY(read_sizes(r, a, c.V, c.segments, &read));
         if (a.body) read.position_offset = c.position_offset, read.mask = c.mask;
+        if (a.body && c.head == HeadKind::texts) TRY(read_classifier(r, a, c.transform != HeadTransform::none, &read));
         if (a.may_untie) read.tied = c.tied;
         if (Status s = read_fields(r, a, divisors ? gguf_rope_divisors(c) : std::vector<float>{}, &read); !s.ok())
             return fail(Exit::usage, "GGUF's architecture %s cannot say this model%s", a.name, s.message.c_str());
         read.family = c.family;
-        if (a.biases != GgufArchitecture::Biases::all) read.qkv_bias = c.qkv_bias;
-        if (a.biases == GgufArchitecture::Biases::any)
-            read.proj_bias = c.proj_bias, read.up_bias = c.up_bias, read.down_bias = c.down_bias;
+        if (a.biases == Biases::qkv || a.biases == Biases::any) read.qkv_bias = c.qkv_bias;
+        if (a.biases == Biases::any)
+            read.proj_bias = c.proj_bias, read.up_bias = c.up_bias, read.down_bias = c.down_bias,
+            read.transform_bias = c.transform_bias;
         if (a.stacks && c.gated) read.gated = true, read.activation = a.gated;
         const Config ours = simplest(c), theirs = simplest(read);
         std::vector<const ConfigRow*> differ;

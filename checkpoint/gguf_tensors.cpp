@@ -34,6 +34,9 @@ const std::vector<NameRow>& name_rows() {
         {"lneb", {"token_embd_norm.bias"}},
         {"headw", {"output.weight"}},
         {"headb", {"output.bias"}},
+        {"transformw", {"cls.weight"}},
+        {"transformb", {"cls.bias"}},
+        {"head_normw", {"cls.norm.weight"}},
         {"lnfw", {"output_norm.weight"}},
         {"lnfb", {"output_norm.bias"}},
         {"ln1w", {"attn_norm.weight"}},
@@ -113,7 +116,9 @@ bool more_bits(int layer, int layers) {
 const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const std::string& piece, const Config& c) {
     const NameParts name(t.name);
     const char* const floats[] = {"wpe", "segw", "relw", "routerw", "shared_gatew"};
-    if (t.vector || std::count(std::begin(floats), std::end(floats), name.ours)) return block_format(BlockType::f32);
+    const bool classes = t.name == "headw" && c.head != HeadKind::tokens;
+    if (t.vector || classes || std::count(std::begin(floats), std::end(floats), name.ours))
+        return block_format(BlockType::f32);
     BlockType b = type.matrices;
     if (t.name == "headw" || (t.name == "wte" && c.tied)) b = type.head;
     const bool more = piece.find(".attn_v.") != piece.npos || piece.find(".attn_qkv.") != piece.npos ||
@@ -327,6 +332,8 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
         return {{block + (weight ? "attn_qkv.weight" : "attn_qkv.bias"), 0, t.file_rows}};
     if (up && !shared && (fused_up || !c.gated))
         return {{block + (weight ? "ffn_up.weight" : "ffn_up.bias"), 0, t.file_rows}};
+    if (ours.starts_with("head") && ours.size() == 5 && c.head != HeadKind::tokens)
+        return {{weight ? "cls.output.weight" : "cls.output.bias", 0, t.file_rows}};
     if (ours == "wpe") return {{"position_embd.weight", c.position_offset, t.file_rows - c.position_offset}};
     std::vector<int64_t> rows = {t.file_rows};
     if (ours.starts_with("qkv")) rows = {c.attention_width(), c.NKV * c.HS, c.NKV * c.HS};
@@ -383,6 +390,11 @@ WeightFormats gguf_stored(const GgufFileType& type, const Config& c) {
 
 Status gguf_weights(const GgufFile& file, Model& g) {
     Loading loading{file, g};
+    // The model may be another than gguf_config's, such as one with a pooler.
+    for (const Tensor& t : g.tensors)
+        for (const GgufPiece& p : t.adapter ? std::vector<GgufPiece>{} : pieces_in(file, t, g.c))
+            if (!file.find(p.name))
+                return fail(Exit::input, "%s: tensor %s: not found", file.metadata().name.c_str(), p.name.c_str());
     loading.map_rows();
     for (const Tensor& t : g.tensors) {
         if (t.adapter || !g.store.holds(StateKind::weights, t.offset, t.size())) continue;

@@ -72,9 +72,9 @@ const std::vector<PatternRow>& pattern_rows() {
     static const std::vector<PatternRow> rows = {
         {Pattern::gpt2,
          "gpt2",
-         {{"gpt-2 phi-2 jais trillion granite-docling jina-es jina-de jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert "
+         {{"gpt-2 phi-2 jais trillion granite-docling jina-es jina-de jina-v2-es jina-v2-de a.x-4.0 mellum "
            "gigachat roberta-bpe jina-v1-en jina-v2-code exaone4"},
-          {.names = "mpt olmo", .nfc = true}},
+          {.names = "mpt olmo modern-bert", .nfc = true}},
          splits({GPT2_REGEX}),
          nullptr,
          scan_gpt2},

@@ -18,7 +18,7 @@ import tempfile
 FAMILIES = ["gpt2", "llama", "llama3_tied", "llama_yarn", "mistral_full", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
             "phi3", "olmo2", "olmo3", "gpt_neox", "granite", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
             "../pairs/t5", "../pairs/t5_gated", "../encoders/bert_base", "../encoders/distilbert_base",
-            "../encoders/roberta_base"]
+            "../encoders/roberta_base", "../encoders/roberta_texts", "../encoders/modernbert_base", "../encoders/modernbert_mean"]
 
 
 def hash_words(data):
@@ -53,7 +53,10 @@ def main(llama_cpp, families, out, keep=None):
                 config["n_ctx"] = config["n_positions"]
             if family == "gpt_neox":
                 config["rotary_pct"] = config["rope_parameters"]["partial_rotary_factor"]
+            if config["model_type"] == "modernbert":
+                config["layer_norm_eps"] = config["norm_eps"]
             (model / "config.json").write_text(json.dumps(config))
+            config.pop("id2label", None)    # JSON has texts as keys, transformers numbers
             tokens = {str(i): i for i in range(config["vocab_size"])}    # Gemma 3 counts them
             (model / "tokenizer.json").write_text(json.dumps({"model": {"vocab": tokens}, "added_tokens": []}))
             hparams = {**ModelBase.load_hparams(model, False), **config}    # transformers swallows rotary_pct

@@ -39,7 +39,7 @@ MODELS = {
     "bert_value": ("bert", TEXTS, dict(BERT, num_labels=1)),
     "roberta": ("roberta", LM, ROBERTA),
     "roberta_base": ("roberta", "", ROBERTA),
-    "roberta_texts": ("roberta", TEXTS, ROBERTA),
+    "roberta_texts": ("roberta", TEXTS, dict(ROBERTA, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1})),
     "xlm_roberta": ("xlm-roberta", LM, ROBERTA),
     "camembert": ("camembert", LM, ROBERTA),
     "distilbert": ("distilbert", LM, DISTIL),

@@ -277,6 +277,10 @@ TEST_CASE("encoder-decoders: ranks, dry runs and limits of sources for pairs") {
     CHECK(contains(must(args("dropped", {"--too-long", "drop", "--dry-run"})).err, "3 pairs left out"));
     const std::string dry = must(args("dry", {"--dry-run"})).out;
     CHECK(contains(dry, "a target for each source"));
+    CHECK_MESSAGE(contains(dry,
+                           "at most 448 tokens = 4 x (40 of a source + 16 of a target) x 2 (accumulated); 6 steps = "
+                           "2.7k tokens"),
+                  dry);
     // Without --seq-len, too, sources may be longer than its default, and the run is resumed.
     std::vector<std::string> usual = args("usual", {"--context", "64"});
     usual.erase(std::find(usual.begin(), usual.end(), "--total-batch"),
@@ -328,6 +332,8 @@ TEST_CASE("encoder-decoders: missing spans are learnt from shards, by ranks and 
         // A source has 44 - 7 kept tokens, two sentinels and the end.
         std::vector<std::string> dry = toy.args("dry", more);
         dry.push_back("--dry-run");
+        CHECK(
+            contains(must(dry).out, spans ? "(40 of a source + 10 of a target)" : "(32 of a source + 32 of a target)"));
         CHECK(contains(must(dry).out, spans ? "span corruption, 7 of 44 tokens in 2 spans; sources of 40 tokens, "
                                               "targets of 10"
                                             : "infilling, 9 of 31 tokens in spans of about 3"));

@@ -34,8 +34,10 @@ std::string toy_t5(const std::string& dir) {
 
 TEST_CASE("gguf encoders: a directory to GGUF and back keeps configuration and bits") {
     const std::string dir = temporary_directory();
-    for (const std::string& from : {PAIRS + "t5", PAIRS + "t5_gated", PAIRS + "mt5", ENCODERS + "bert",
-                                    ENCODERS + "bert_base", ENCODERS + "distilbert_base"}) {
+    for (const std::string& from :
+         {PAIRS + "t5", PAIRS + "t5_gated", PAIRS + "mt5", ENCODERS + "bert", ENCODERS + "bert_base",
+          ENCODERS + "distilbert_base", ENCODERS + "bert_texts", ENCODERS + "bert_value", ENCODERS + "modernbert_base",
+          ENCODERS + "modernbert_mean"}) {
         CAPTURE(from);
         const std::string name = std::filesystem::path(from).filename();
         const std::string file = converted(from, dir + "/" + name + ".gguf"), back = converted(file, dir + "/" + name);
@@ -53,9 +55,101 @@ TEST_CASE("gguf encoders: a directory to GGUF and back keeps configuration and b
     // RoBERTa's first two positions are of no text, and its file is BERT's.
     const std::string file = converted(ENCODERS + "roberta", dir + "/r.gguf", "for embed: the head is left out");
     CHECK(checkpoint_config(file).value.family->type == std::string("bert"));
-    const ProcessResult r = run_flatgpt({"convert", ENCODERS + "bert_relu", dir + "/relu.gguf"});
-    CHECK(r.exit_code == 2);
-    CHECK_MESSAGE(contains(r.err, "its architecture bert has activation gelu"), r.err);
+    for (const auto& [name, message] :
+         {std::pair{"bert_relu", "its architecture bert has activation gelu"},
+          {"bert_tokens", "has head none, this model has head positions"},
+          {"distilbert_texts", "head activation tanh, this model has head activation relu"},
+          {"modernbert_texts", "has no norm bias, no head transform bias"}}) {
+        const ProcessResult r = run_flatgpt({"convert", ENCODERS + name, dir + "/refused.gguf"});
+        CHECK(r.exit_code == 2);
+        CHECK_MESSAGE(contains(r.err, message), r.err);
+    }
+}
+
+TEST_CASE("gguf encoders: classifiers of texts, and what llama.cpp makes of a file without a key") {
+    const std::string dir = temporary_directory(), path = dir + "/a.gguf";
+    auto read = [&](const std::string& from, const std::function<void(Parts&)>& change) {
+        REQUIRE(save(*load(ENCODERS + from).g, "q8_0", path).ok());
+        Parts p = parts_of(path);
+        change(p);
+        write_file(path, p.written());
+        return checkpoint_config(path);
+    };
+    auto without = [](const std::string& name) {
+        return [name](Parts& p) {
+            std::erase_if(p.keys, [&](auto& row) { return row.first == name; });
+            std::erase_if(p.tensors, [&](auto& t) { return t.name == name; });
+        };
+    };
+    auto refused = [&](const std::string& from, const std::function<void(Parts&)>& change, const std::string& message) {
+        const Status s = read(from, change).status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(contains(s.message, message), s.message);
+    };
+    // RoBERTa's head is BERT's, whose product before the classes is the pooler.
+    const Config roberta = read("roberta_texts", [](Parts&) {}).value;
+    CHECK(roberta.family->type == std::string("bert"));
+    CHECK(roberta.classes == std::vector<std::string>{"bad", "good"});
+    CHECK(roberta.transform_act == Act::tanh);
+    CHECK(load(path).weights().size() == load(ENCODERS + "roberta_texts").weights().size() - 2 * 16);
+    CHECK(GgufFile::open(path).value.find("cls.output.weight")->format->type == BlockType::f32);
+    const std::string labels = "bert.classifier.output_labels", pooling = "modern-bert.classifier.pooling_type";
+    CHECK(read("bert_value", without(labels)).value.classes == std::vector<std::string>{"LABEL_0"});
+    refused("bert_texts", without(labels), "cls.output");
+    refused(
+        "bert_texts", [&](Parts& p) { p[labels] = GgufValue::text_array({}); }, "expected 1 to 4096 names");
+    CHECK(read("modernbert_mean", without(pooling)).value.mean_pooled);
+    CHECK(!read("modernbert_mean", [&](Parts& p) { p[pooling] = GgufValue::integer(2); }).value.mean_pooled);
+    CHECK(!read("bert_texts", without("bert.classifier.pooling_type")).value.mean_pooled);
+    CHECK(!read("bert_texts", without("cls.bias")).value.transform_bias);
+    // llama.cpp's converter drops BERT's pooler: the classes then read the first state.
+    // transformers has no such class, flatgpt's own type of directory does.
+    auto without_pooler = [&](Parts& p) {
+        without("cls.weight")(p);
+        without("cls.bias")(p);
+    };
+    const Config direct = read("bert_texts", without_pooler).value;
+    CHECK(direct.transform == HeadTransform::none);
+    CHECK(checkpoint_config(converted(path, dir + "/direct")).value == direct);
+    CHECK(load(dir + "/direct").weights() == load(path).weights());
+    refused("bert_texts", without("cls.output.weight"), "cls.");
+}
+
+TEST_CASE("gguf encoders: ModernBERT's windows, thetas and activation") {
+    const std::string dir = temporary_directory(), path = dir + "/a.gguf";
+    auto read = [&](const std::function<void(Parts&)>& change) {
+        REQUIRE(save(*load(ENCODERS + "modernbert_base").g, "f32", path).ok());
+        Parts p = parts_of(path);
+        change(p);
+        write_file(path, p.written());
+        return checkpoint_config(path);
+    };
+    auto with = [&](const std::string& key, const GgufValue& v) {
+        return read([&](Parts& p) { p["modern-bert." + key] = v; });
+    };
+    auto flags = [](const std::vector<int64_t>& each) { return GgufValue{GgufType::boolean, true, each, {}, {}}; };
+    const Config c = read([](Parts&) {}).value;
+    CHECK(c.window == 5);    // 4 on either side, and the token itself
+    CHECK(c.global_every == 3);
+    CHECK(c.rope_theta == 160000);
+    CHECK(c.rope_local_theta == 1e4f);
+    CHECK(with("rope.freq_base_swa", GgufValue::number(5e4f)).value.rope_local_theta == 5e4f);
+    const std::string window = "attention.sliding_window", pattern = window + "_pattern";
+    CHECK(with(window, GgufValue::integer(7)).value.window == 4);
+    CHECK(with(window, GgufValue::integer(0)).value.window == 0);
+    CHECK(with(pattern, GgufValue::integer(2)).value.global_every == 2);
+    CHECK(with(pattern, flags({0, 1, 0, 1})).value.global_every == 2);
+    CHECK(with(pattern, flags({0, 1, 1, 0})).value.global_every == 3);
+    CHECK(with(pattern, flags({0, 1, 1, 1})).value.global_every == 4);
+    CHECK(contains(with(pattern, flags({1, 1, 0, 1})).status.message, "expected every n-th of 4 layers"));
+    CHECK(with("hidden_activation", GgufValue::text("silu")).value.activation == Act::silu);
+    CHECK(contains(with("hidden_activation", GgufValue::text("relu")).status.message, "expected gelu or silu"));
+    // T5's encoder alone, in either kind of file.
+    const Status t5 = read([](Parts& p) { p["general.architecture"] = GgufValue::text("t5encoder"); }).status;
+    CHECK_MESSAGE(contains(t5.message, "flatgpt lacks T5's encoder without its decoder"), t5.message);
+    const Status directory =
+        config_parse(R"({"model_type": "t5", "architectures": ["T5EncoderModel"]})", "config.json").status;
+    CHECK_MESSAGE(contains(directory.message, "T5EncoderModel: flatgpt lacks T5's encoder"), directory.message);
 }
 
 TEST_CASE("gguf encoders: texts and vectors from a file are those from its directory") {
@@ -82,6 +176,17 @@ TEST_CASE("gguf encoders: texts and vectors from a file are those from its direc
     CHECK(embedded(vectors) != embedded(bert, "mean"));
     converted(vectors, dir + "/again.gguf");
     CHECK(embedded(dir + "/again.gguf") == embedded(bert));
+    // A body without a pooler begins a classifier.
+    const std::string labels = dir + "/labels.jsonl";
+    write_file(labels, "{\"text\": \"a b\", \"label\": \"x\"}\n{\"text\": \"c\", \"label\": \"y\"}\n");
+    const std::string run = dir + "/run", classifier = dir + "/c.gguf";
+    must({"train", "--from", vectors, "--labels", labels, "--steps", "1", "--batch", "2", "--seq-len", "16", "--out",
+          run, "--device", "cpu"});
+    converted(run, classifier, "both texts of a pair segment 0");
+    auto scored = [&](const std::string& model) {
+        return must({"eval", model, "--labels", labels, "--json", "--dtype", "fp32", "--device", "cpu"}).out;
+    };
+    CHECK(scored(classifier) == scored(run));
 }
 
 TEST_CASE("gguf encoders: keys with one value, and what files may leave out") {
@@ -160,6 +265,20 @@ TEST_CASE("gguf encoders: arrays keep a tokenizer of Unigram or WordPiece whole"
     Vocabulary masked = bart.vocabulary();
     masked.mask = 4;
     CHECK(tokenizer_from_gguf(tokenizer_to_gguf(Tokenizer(masked)).value, "t").value.vocabulary().mask == 4);
+    // Byte-level encoders: RoBERTa has two tokens between the texts of a pair, ModernBERT one,
+    // whose bos and eos have no names.
+    for (const bool modern : {false, true}) {
+        Vocabulary v = bart.vocabulary();
+        v.cls = v.before[0];
+        v.sep = v.after[0];
+        if (modern) v.bos = v.eos = -1;
+        if (modern) v.pair.erase(v.pair.begin() + 2);
+        CHECK(v.pair.size() == (modern ? 5 : 6));
+        const GgufTokenizer g = tokenizer_to_gguf(Tokenizer(v)).value;
+        CHECK(g.add_sep_token == !modern);
+        const Tokenizer back = tokenizer_from_gguf(g, "t").value;
+        CHECK(back.encode_pair("a b", "c").ids == Tokenizer(v).encode_pair("a b", "c").ids);
+    }
     CHECK(beyond_gguf(load_tokenizer(PIECES + "unigram.model")).empty());
     CHECK(contains(beyond_gguf(load_tokenizer(PIECES + "albert.json")), "llama.cpp gives some texts other ids"));
     // A word's beginning has a mark, its continuation none.

@@ -71,6 +71,9 @@ void note_losses(const GgufArchitecture& written, const Config& config, const Co
             formatted("note: llama.cpp does not multiply this model's logits by %.4g: greedy texts are the same, and a "
                       "temperature there is %.4g times the one here",
                       double(config.logit_scale), 1 / double(config.logit_scale)));
+    if (config.head == HeadKind::texts && config.segments > 1)
+        Progress().note(
+            "note: llama.cpp gives both texts of a pair segment 0, so its scores of pairs are not this model's");
     if (whole.head != config.head || whole.transform != config.transform)
         Progress().note(formatted("note: GGUF's %s is the body of an encoder, for embed: %s is left out", written.name,
                                   whole.head == HeadKind::none ? "the pooler" : "the head"));
@@ -118,7 +121,7 @@ Status convert(Options o) {
     const ModelCard card = checkpoint_card(from);
     if (!to_gguf) return checkpoint_export(o.out, weights, tokenizer, generation, card_readme(card), overwrite);
     GgufKeys keys = card_keys(card);
-    if (written->body)
+    if (written->body && config.head == HeadKind::none)
         if (const std::optional<Pooling> pooling = TRY(sentence_config(from.path)).pooling)
             keys.push_back({written->name + std::string(".pooling_type"), GgufValue::integer(gguf_pooling(*pooling))});
     keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());

@@ -178,6 +178,16 @@ static std::string rate_text(const Schedule& s) {
                   : "");
 }
 
+// Tokens of a sequence in a step: --seq-len, or those of a source and of its target.
+static int sequence_tokens(const Trainer& t) {
+    return t.config.encoder_layers ? t.seq2seq.source_length() + t.seq2seq.target_length() : t.o.seq_len;
+}
+static std::string sequence_text(const Trainer& t) {
+    return t.config.encoder_layers
+               ? formatted("(%d of a source + %d of a target)", t.seq2seq.source_length(), t.seq2seq.target_length())
+               : std::to_string(t.o.seq_len);
+}
+
 // Prints data, steps and work; without --data, as far as options determine them.
 static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
@@ -189,17 +199,20 @@ static void print_run(const Trainer& t) {
             "data          none given (--data)%s\n",
             t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)" : "");
     if (const std::string text = t.task->text(t); !text.empty()) printf("objective     %s\n", text.c_str());
-    const double tokens = t.batches.tokens_before(o.steps);
+    // --total-batch counts sequences of --seq-len tokens, also where a pair has others.
+    const double counted = t.batches.tokens_before(o.steps), ratio = double(sequence_tokens(t)) / o.seq_len;
+    const double tokens = counted * ratio, of_step = double(o.total_batch) * ratio;
+    const bool at_most = t.config.encoder_layers && t.task->pair != Seq2SeqKind::span_corruption;
     std::string steps = t.plan.rings() > 1 ? formatted(" x %d (%s)", t.plan.rings(), o.cp > 1 ? "rings" : "ranks") : "";
     if (o.batch_warmup) steps += formatted(", from 1 batch on in the first %lld steps", (long long)o.batch_warmup);
     if (o.steps) steps += formatted("; %lld steps = %s tokens", (long long)o.steps, human_count(tokens).c_str());
-    if (has_data) steps += formatted(", %.2f epochs", tokens / double(std::max<int64_t>(1, t.pass_tokens())));
-    printf("step          %lld tokens = %d x %d x %d (accumulated)%s\n", (long long)o.total_batch, o.batch, o.seq_len,
-           int(t.batches.full), steps.c_str());
+    if (has_data) steps += formatted(", %.2f epochs", counted / double(std::max<int64_t>(1, t.pass_tokens())));
+    printf("step          %s%.0f tokens = %d x %s x %d (accumulated)%s\n", at_most ? "at most " : "", of_step, o.batch,
+           sequence_text(t).c_str(), int(t.batches.full), steps.c_str());
     if (o.steps) printf("rate          %s\n", rate_text(t.schedule).c_str());
-    const double flops = t.planned_flops();
+    const double flops = t.planned_flops() / ratio;
     printf("work          %s per token, %s per step%s\n", decimal(flops, "FLOP").c_str(),
-           decimal(flops * double(o.total_batch), "FLOP").c_str(),
+           decimal(flops * of_step, "FLOP").c_str(),
            o.steps ? (", " + decimal(flops * tokens, "FLOP") + " in all").c_str() : "");
     printf("optimizer     %s\n", t.optimizer_text().c_str());
     if (const double before = t.loss->prepare_flops(); before > 0)
@@ -210,10 +223,10 @@ static void print_run(const Trainer& t) {
 // were stored.
 static void print_parts(const Trainer& t) {
     const Config& c = t.config;
-    const int B = t.o.batch, S = t.o.seq_len, layers = softmax_layers(c);
+    const int B = t.o.batch, S = t.target_positions(), layers = softmax_layers(c);
     const PartCosts parts = part_costs(t.device.model->op, c, t.plan);
-    printf("by part       of a batch of %d x %d tokens and one update, without recomputation; FLOP/B: FLOPs per byte\n",
-           B, S);
+    printf("by part       of a batch of %d x %s tokens and one update, without recomputation; FLOP/B: FLOPs per byte\n",
+           B, sequence_text(t).c_str());
     const std::vector<int> COLUMNS = {-24, 12, 12, 12, 12, 9, 7};
     print_table_line(COLUMNS, {"", "parameters", "forward", "backward", "update", "bytes", "FLOP/B"});
     auto line = [&](const std::string& name, const PartCost& part) {
@@ -234,6 +247,12 @@ static void print_parts(const Trainer& t) {
     }
     line("total", total);
     if (!layers) return;
+    if (c.encoder_layers) {
+        const double T = t.plan.source, encoder = T * T, own = double(S) * S, cross = S * T;
+        const double all = double(B) * c.NH * (c.encoder_layers * encoder + layers * (own + cross));
+        printf("scores        are not stored: %s as fp32 in all\n", human_bytes(4 * all).c_str());
+        return;
+    }
     const double scores = score_elements(c, B, S);
     printf("scores        %d x %d x %d x %d in each of %d layers are not stored:\n", B, c.NH, S, S, layers);
     printf("              %s a layer as fp32, %s as bf16 (%.0f and %.0f bytes), %s as fp32 in all\n",

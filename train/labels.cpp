@@ -75,7 +75,8 @@ Status Trainer::choose_head() {
                     config.family->type);
     if (!tokenizer.vocab_size()) return fail(Exit::usage, "--labels: the run has no tokenizer; give --tokenizer");
     if (resuming) return {};
-    const LabelledFile file = TRY(read_labels(o.labels));
+    labelled = std::make_shared<const LabelledFile>(TRY(read_labels(o.labels)));
+    const LabelledFile& file = *labelled;
     const std::vector<std::string>& has = config.classes;
     auto known = [&](const std::string& name) { return std::ranges::find(has, name) != has.end(); };
     const bool fits = config.head == file.kind && (file.numbers || std::ranges::all_of(file.classes, known)) &&
@@ -122,10 +123,11 @@ Status Trainer::choose_shards_head() {
                 row.next_sentence ? "BERT (--model bert:d4)" : "ELECTRA (--model electra:d4)");
 }
 Result<std::shared_ptr<LineSource>> Trainer::read_labels_file(const std::string& pattern, const std::string&) {
-    const LabelledFile file = TRY(read_labels(pattern));
+    std::shared_ptr<const LabelledFile> file = pattern == o.labels ? std::exchange(labelled, nullptr) : nullptr;
+    if (!file) file = std::make_shared<const LabelledFile>(TRY(read_labels(pattern)));
     const std::string what = config.predicts_values() ? "numbers" : formatted("%zu classes", config.classes.size());
     return std::shared_ptr<LineSource>(
-        std::make_shared<LabelSource>(TRY(encode_labels(file, config, tokenizer, o.seq_len)), o.seq_len,
+        std::make_shared<LabelSource>(TRY(encode_labels(*file, config, tokenizer, o.seq_len)), o.seq_len,
                                       std::max(0, tokenizer.vocabulary().pad), what));
 }
 

@@ -88,6 +88,7 @@ struct TrainOptions {
 };
 
 struct Trainer;
+struct LabelledFile;
 std::vector<Flag> optimizer_flags(TrainOptions& o);    // train/optimizer.cpp
 FlagGroup report_flags(TrainOptions& o);               // train/observe.cpp
 FlagGroup label_flags(TrainOptions& o);                // train/labels.cpp
@@ -124,7 +125,8 @@ struct Trainer {
     GenerationConfig generation;    // from the checkpoint at the start
     const ObjectiveRow* task = &objective_row({});
     Objective objective;
-    Seq2Seq seq2seq;    // what an encoder-decoder learns from
+    Seq2Seq seq2seq;                                 // what an encoder-decoder learns from
+    std::shared_ptr<const LabelledFile> labelled;    // --labels, if the head was chosen by it, until it is encoded
     std::unique_ptr<StepLoss> loss;
     std::optional<ChatEncoder> chat_encoder;           // with --chat; with --prefer if there is a template
     std::shared_ptr<LineSource> source, val_source;    // null: shards; no validation

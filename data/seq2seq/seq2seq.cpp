@@ -101,12 +101,15 @@ Result<Seq2Seq> Seq2Seq::make(const Seq2SeqOptions& options, const Tokenizer& to
 }
 
 int Seq2Seq::width() const { return o.kind == Seq2SeqKind::pairs ? std::max(o.source_S, o.S) : text; }
+int Seq2Seq::source_length() const {
+    return o.kind == Seq2SeqKind::span_corruption ? text - corrupted + spans + 1 : o.source_S;
+}
 std::string Seq2Seq::summary() const {
     if (o.kind == Seq2SeqKind::pairs) return "";
     const std::string of_text = formatted("%d of %d tokens", corrupted, text);
     return o.kind == Seq2SeqKind::span_corruption
                ? formatted("span corruption, %s in %d spans; sources of %d tokens, targets of %d", of_text.c_str(),
-                           spans, text - corrupted + spans + 1, o.S)
+                           spans, source_length(), o.S)
                : formatted("infilling, %s in spans of about %g%s", of_text.c_str(), o.mean_span,
                            o.sentence_end >= 0 ? ", sentences permuted" : "");
 }

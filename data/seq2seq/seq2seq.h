@@ -55,7 +55,8 @@ class Seq2Seq {
     // is too small.
     static Result<Seq2Seq> make(const Seq2SeqOptions& options, const Tokenizer& tokenizer);
 
-    int width() const;    // LoaderConfig::S: tokens of a loader's row
+    int width() const;            // LoaderConfig::S: tokens of a loader's row
+    int source_length() const;    // tokens of a source: all have them in span corruption, else a limit
     int target_length() const { return o.S; }
     std::string summary() const;    // lengths and numbers of draws, for people; "": pairs
     // Targets of n sequences, of which the loader's source counts `given`.

@@ -17,6 +17,7 @@ constexpr IdRow IDS[] = {
     {"mask_token_id", &GgufTokenizer::mask_token_id}};
 constexpr IdRow FLAGS[] = {{"add_bos_token", &GgufTokenizer::add_bos_token},
                            {"add_eos_token", &GgufTokenizer::add_eos_token},
+                           {"add_sep_token", &GgufTokenizer::add_sep_token},
                            {"add_space_prefix", &GgufTokenizer::add_space_prefix},
                            {"remove_extra_whitespaces", &GgufTokenizer::remove_extra_whitespaces},
                            {"normalizer.lowercase", &GgufTokenizer::lowercase},

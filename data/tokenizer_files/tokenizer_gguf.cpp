@@ -162,9 +162,15 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
     v.bos = g.bos_token_id;
     v.eos = g.eos_token_id;
     v.pad = g.padding_token_id;
+    v.cls = g.cls_token_id;
+    v.sep = g.seperator_token_id;
     v.mask = g.mask_token_id;
     if (v.bos >= 0 && (g.add_bos_token < 0 ? add_bos : g.add_bos_token == 1)) v.before = {v.bos};
     if (v.eos >= 0 && g.add_eos_token == 1) v.after = {v.eos};
+    if (v.cls >= 0 && v.sep >= 0 && !v.before.empty() && !v.after.empty()) {    // an encoder's
+        v.pair = {{v.bos, 0}, {TemplatePart::FIRST, 0}, {v.eos, 0}, {TemplatePart::SECOND, 0}, {v.eos, 0}};
+        if (g.add_sep_token == 1) v.pair.insert(v.pair.begin() + 3, {v.sep, 0});
+    }
     v.ends = ends_of(g, v);
     v.chat_template = g.chat_template;
     return Tokenizer(std::move(v));
@@ -189,6 +195,11 @@ const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     };
     const auto added = added_of(a);
     bool tokens = a.tokens.size() == b.tokens.size();
+    auto ids_of = [](const std::vector<TemplatePart>& parts) {
+        std::vector<int> all;
+        for (const TemplatePart& part : parts) all.push_back(part.id);
+        return all;
+    };
     std::string text = TORTURE;
     for (size_t id = 0; tokens && id < a.tokens.size(); id++) {
         const auto as_added = added.find(int(id));
@@ -205,6 +216,8 @@ const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
         {"ignore_merges", a.ignore_merges == b.ignore_merges},
         {"added tokens", added == added_of(b)},
         {"tokens put around a text", a.before == b.before && a.after == b.after},
+        {"tokens put around a pair of texts",
+         a.cls < 0 || a.sep < 0 || a.pair.empty() || ids_of(a.pair) == ids_of(b.pair)},
     };
     for (auto& [name, same] : rows)
         if (!same) return name;
@@ -267,6 +280,11 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     g.cls_token_id = v.cls;
     g.seperator_token_id = v.sep;
     g.mask_token_id = v.mask;
+    if (merges && v.cls >= 0 && v.sep >= 0) {    // llama.cpp puts bos and eos around a text
+        if (v.bos < 0 && v.before.size() == 1) g.bos_token_id = v.before[0];
+        if (v.eos < 0 && v.after.size() == 1) g.eos_token_id = v.after[0];
+    }
+    if (!v.pair.empty() && v.sep >= 0) g.add_sep_token = v.pair.size() == 6;
     std::vector<int> ends = v.ends;
     std::erase_if(ends,
                   [&](int id) { return size_t(id) >= v.tokens.size(); });    // files may list ids beyond the vocabulary

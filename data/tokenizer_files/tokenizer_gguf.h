@@ -20,6 +20,7 @@ struct GgufTokenizer {
     int eom_token_id = -1;    // end of message
     int cls_token_id = -1, seperator_token_id = -1, mask_token_id = -1;
     int add_bos_token = -1, add_eos_token = -1, add_space_prefix = -1;    // 0: false, 1: true
+    int add_sep_token = -1;                                               // between a pair's texts, behind eos
     int remove_extra_whitespaces = -1;                                    // t5: as the three above
     int lowercase = -1, strip_accents = -1;                               // bert: normalizer.lowercase, ...
     std::string charsmap = {};                                            // t5: precompiled_charsmap

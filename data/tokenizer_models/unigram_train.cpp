@@ -64,7 +64,7 @@ std::vector<Word> covered_words(const WordCounts& counts, std::unordered_map<std
     for (auto& [text, n] : counts) {
         std::string part;
         size_t length = 0;
-        auto end = [&] {
+        auto end = [&, n = n] {    // clang 14 captures no structured binding by itself
             if (!part.empty()) parts[part] += n;
             part.clear();
             length = 0;

@@ -59,7 +59,7 @@ const Family::Head* Family::head_of(const Config& c) const {
     return nullptr;
 }
 
-const char* missing_for(const std::string& type) {
+const char* missing_for(const std::string& name) {
     static const std::pair<const char*, const char*> known[] = {
         {"phimoe", "its SparseMixer router"},
         {"granitemoe", "the names of its experts, whose gate and up matrices are one tensor"},
@@ -72,9 +72,12 @@ const char* missing_for(const std::string& type) {
         {"qwen3_next", "gated delta rule layers and gated attention"},
         {"mamba", "state spaces"},
         {"mamba2", "state spaces"},
+        {"T5EncoderModel", "T5's encoder without its decoder"},
+        {"MT5EncoderModel", "T5's encoder without its decoder"},
+        {"t5encoder", "T5's encoder without its decoder"},    // GGUF's architecture
     };
-    for (auto& [name, lacks] : known)
-        if (type == name) return lacks;
+    for (auto& [each, lacks] : known)
+        if (name == each) return lacks;
     return nullptr;
 }
 

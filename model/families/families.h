@@ -120,8 +120,9 @@ struct Family {
 const std::vector<const Family*>& families();
 // Exit 2: the model is an encoder-decoder, for which the command (such as "bench") has no sources.
 Status check_no_encoder(const Config& c, const char* command);
-// Feature that flatgpt lacks for a model_type that it cannot load; null: the model_type is unknown.
-const char* missing_for(const std::string& type);
+// Feature that flatgpt lacks for a model_type, a class or a GGUF architecture that it cannot load;
+// null: the name is unknown.
+const char* missing_for(const std::string& name);
 // Visible positions of nanochat's short windows at a context of T: a quarter of T, rounded up to a
 // multiple of 128, and the token itself.
 constexpr int nanochat_window(int T) { return (T / 4 + (T % 4 != 0) + 127) / 128 * 128 + 1; }
