@@ -138,6 +138,19 @@ static Status encoder_decoder_check(const Config& c) {
                         c.encoder_layers, what);
     return {};
 }
+// Refuses what cannot be combined with projections of global tokens.
+static Status globals_check(const Config& c) {
+    if (!c.global_projections) return {};
+    const char* const option = "--global-projections true";
+    if (!c.window || !c.global_tokens)
+        return fail(Exit::usage, "%s needs --window and --global-tokens: without, no token is global", option);
+    if (c.mask_kind != MaskKind::all)
+        return fail(Exit::usage, "%s is for encoders: expected --objective mlm beside it; leave it out", option);
+    if (c.position == Position::rope || c.qk_norm != QkNormRope::QkNorm::none)
+        return fail(Exit::usage, "%s: expected no %s, which global queries and keys do not get; leave out one of them",
+                    option, c.position == Position::rope ? "--position rope" : "--qk-norm");
+    return {};
+}
 // Refuses fields that cannot be combined with the keys beyond a window, or in it with gaps.
 static Status sparse_check(const Config& c) {
     struct Pattern {
@@ -273,6 +286,7 @@ Status config_check(const Config& c) {
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
         return fail(Exit::usage, "%s needs --rope-scaling", flag_text(c, &Config::rope_factor).c_str());
     TRY(sparse_check(c));
+    TRY(globals_check(c));
     if (c.position == Position::alibi && c.mask_kind != MaskKind::causal)
         return fail(Exit::usage,
                     "%s, --objective %s: its slopes are for keys before the query; expected another "
