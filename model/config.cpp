@@ -146,9 +146,13 @@ static Status globals_check(const Config& c) {
         return fail(Exit::usage, "%s needs --window and --global-tokens: without, no token is global", option);
     if (c.mask_kind != MaskKind::all)
         return fail(Exit::usage, "%s is for encoders: expected --objective mlm beside it; leave it out", option);
-    if (c.position == Position::rope || c.qk_norm != QkNormRope::QkNorm::none)
-        return fail(Exit::usage, "%s: expected no %s, which global queries and keys do not get; leave out one of them",
-                    option, c.position == Position::rope ? "--position rope" : "--qk-norm");
+    const std::pair<bool, const char*> refused[] = {{c.position == Position::rope, "--position rope"},
+                                                    {c.qk_norm != QkNormRope::QkNorm::none, "--qk-norm"},
+                                                    {c.value_embeddings, "--value-embeddings"}};
+    for (auto [is, other] : refused)
+        if (is)
+            return fail(Exit::usage, "%s: expected no %s, which is for local attention alone; leave out one of them",
+                        option, other);
     return {};
 }
 // Refuses fields that cannot be combined with the keys beyond a window, or in it with gaps.

@@ -2,7 +2,7 @@
 // Beltagy et al. 2020, section 3.1). The first G positions of each sequence are global tokens.
 // Their queries attend to all keys of their text, and these queries, keys and values come from
 // other matrices than those of local attention. All other queries attend as without such matrices,
-// also to the global tokens.
+// also to the global tokens. Local attention computes the replaced rows as well: they are few.
 //
 //     x (B,S,C) -- kv.w --> keys, values (B,S,2*NKV*HS) --.
 //     its first G rows -- q.w --> queries (B,G,NH*HS) ----+-> cross-attention -> first G rows of y
@@ -16,12 +16,12 @@ class Batch;
 struct GlobalStep {
     ProductWeights q, kv;
     Precision precision;
-    Heads h;    // of the layer's attention
+    Heads h;    // the layer's attention
     int B, S, C;
     const Input* x;      // (B,S,C): normed
     Activation* keys;    // (B,S,2*NKV*HS)
     float* lse;          // (B,NH,G)
-    Input* y;            // (B,S,NH*HS): of the layer's attention
+    Input* y;            // (B,S,NH*HS): the output of the layer's attention
 };
 // Targets of a GlobalStep's gradients. dkeys and dx_part are scratch like keys and x.
 struct GlobalGradients {
