@@ -120,6 +120,21 @@ CrossStep Gpt::cross_step(int l, const KvCache* cache) const {
             .cache = cache ? &cache->source.layers[size_t(l)] : nullptr,
             .last = cache ? cache->source.last : nullptr};
 }
+GlobalStep Gpt::global_step(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    return {.q = {p.global_qw, p.global_qb},
+            .kv = {p.global_kvw, p.global_kvb},
+            .precision = precision_of(l),
+            .h = heads(l),
+            .B = pass.B,
+            .S = pass.S,
+            .C = c.C,
+            .x = t.ln1,
+            .keys = t.global_kv,
+            .lse = t.global_lse,
+            .y = t.atty};
+}
 Branch Gpt::cross_branch(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -276,6 +291,7 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
     // Attention among the call's own positions. In generation it runs only for a bidirectional
     // prefix, and replaces the cache's causal result.
     if (!cache || h.keys) attention.forward(c.has_key_parts(l), t.atty, t.lse, t.qkv_rot, B, S, h);
+    global_attention.forward(global_step(l));
     if (after_attention) after_attention(l);
 }
 // Linear attention: y_t = q_t S_t with S_t = a_t S_(t-1) + k_t v_t^T (layers/ops.h).
@@ -456,6 +472,7 @@ void Gpt::block_backward(int l) {
     dy = branch_backward(op, {dx, dbranch, dt}, d.post1w, d.post1b, attention_branch(l), N, C);
     adapted_linear_backward(op, dt, gradients(Adapter::proj, l), dy, t.atty, product(Adapter::proj, l), N, h.width(), C,
                             precision);
+    global_attention.take(dt, global_step(l));
     Activation* const dgates = op.at(dqkv_or_dup, round_up(int64_t(N) * h.qkv_width(), 64));
     relative_keys_forward(op, bias, t.qkv, p.relative_keyw, N, h);    // all blocks share bias
     if (c.recurrent(l))
@@ -470,6 +487,7 @@ void Gpt::block_backward(int l) {
     optional_linear_backward(op, dt, dbranch, store.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
     value_embedding_backward(op, dt, dvalues, d.value_embedw, d.value_gatew, dqkv_or_dup, t.ln1, p.value_embedw,
                              p.value_gatew, batch.tok(), B, S, C, c.V, h);
+    global_attention.backward(dt, global_gradients(l), global_step(l));
 
     // Norms of the block's input. With parallel branches, both branches read that input.
     if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, int64_t(N) * C, {});
@@ -478,6 +496,10 @@ void Gpt::block_backward(int l) {
     residual_mix_backward(op, dx, dx0, dw.residw, dw.x0w, t.in, x0, w.residw, w.x0w, l, 1, int64_t(N) * C);
 }
 
+GlobalGradients Gpt::global_gradients(int l) const {
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    return {store.into(d.global_qw), store.into(d.global_kvw), d.global_qb, d.global_kvb, dqkv_or_dup, dbranch};
+}
 CrossGradients Gpt::cross_gradients(int l) const {
     const Block<Gradient>& d = dw.block[size_t(l)];
     return {.q = {store.into(d.cross_qw), d.cross_qb, {nullptr, false}, {nullptr, false}, nullptr},

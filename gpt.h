@@ -7,6 +7,7 @@
 #include "layers/compose.h"
 #include "model/activations.h"
 #include "model/batch.h"
+#include "model/sparse/global_attention.h"
 #include "model/sparse/sparse_attention.h"
 #include "model/tensors.h"
 
@@ -47,6 +48,7 @@ struct Gpt {
     Batch batch{op};
     Ring ring{op, batch, store};    // attention of sequences that several ranks share
     SparseAttention attention{op, batch, ring};
+    GlobalAttention global_attention{op, batch};
     Pass pass;
     StepState step;
 
@@ -178,6 +180,8 @@ struct Gpt {
     Branch cross_branch(int l) const;
     CrossGradients cross_gradients(int l) const;
     Branch ffn_branch(int l) const;
+    GlobalStep global_step(int l) const;
+    GlobalGradients global_gradients(int l) const;
     void softmax_attention(int l, KvCache* cache);
     void linear_attention(int l, KvCache* cache);
     void experts_forward(int l, bool counts);

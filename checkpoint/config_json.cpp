@@ -33,6 +33,7 @@ double from_number(const Config& c, ConfigKey::Form form, double x) {
         case ConfigKey::scale: return float(x) == float(1 / std::sqrt(double(c.HS))) ? 0 : x;
         case ConfigKey::root: return x == c.HS ? 0 : 1 / std::sqrt(x);
         case ConfigKey::positions: return x - c.family->kinds.position_offset;
+        case ConfigKey::by_layer:
         case ConfigKey::both_sides: return std::floor(x / 2) + 1;
         case ConfigKey::width: return x == c.C ? 0 : x;
         case ConfigKey::width_root: return x != 0 ? std::sqrt(double(c.C)) : 1;
@@ -46,6 +47,7 @@ double to_number(const Config& c, ConfigKey::Form form, double x) {
         case ConfigKey::scale: return json_shortest(float(x != 0 ? x : 1 / std::sqrt(double(c.HS))));
         case ConfigKey::root: return x != 0 ? 1 / (x * x) : c.HS;
         case ConfigKey::positions: return x + c.family->kinds.position_offset;
+        case ConfigKey::by_layer:
         case ConfigKey::both_sides: return x != 0 ? 2 * (x - 1) : 2.0 * c.T;
         case ConfigKey::width: return x != 0 ? x : c.C;
         default: return json_shortest(float(x));
@@ -59,6 +61,7 @@ json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = Co
     if (form == ConfigKey::t5_ffn && c.gated)
         return "gated-" + (c.activation == Act::gelu_tanh ? "gelu" : row.choices[size_t(value)][0]);
     if (form == ConfigKey::flag) return int(value) == on;
+    if (form == ConfigKey::by_layer) return json(size_t(c.L), int64_t(to_number(c, form, value)));
     if (form == ConfigKey::root) {    // integer if possible: the class requires one
         const double square = to_number(c, form, value), whole = std::round(square);
         return std::abs(square - whole) < 1e-5 * whole ? json(int64_t(whole)) : json(square);
@@ -89,13 +92,29 @@ Status flag_parse(const JsonFields& f, const char* key, bool* value) {
     return {};
 }
 
+// Parses an even number, or a list with one for each layer, all of them equal.
+Status by_layer_parse(const JsonFields& f, const char* key, const Config& c, double* value) {
+    const json& found = f.object[key];
+    const bool listed = found.is_array() && !found.empty();
+    const json each = listed ? found[0] : found;
+    const bool alike = !listed || found == json(size_t(c.L), each);
+    if (alike && each.is_number_integer() && each > 0 && each <= 1 << 20 && each.get<int>() % 2 == 0)
+        return *value = each.get<int>(), Status{};
+    return fail(
+        Exit::input, "%s: %s: expected an even number above 0, or one for each of the %d layers, all equal, found %s",
+        f.name.c_str(), key, c.L, found.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60).c_str());
+}
+
 // Parses a key that is present and not null into the row's field.
 Status field_parse(const JsonFields& f, const char* key, const ConfigRow& row, Config* c,
                    ConfigKey::Form form = ConfigKey::as_is, int on = 1) {
     double value = 0;
     bool yes = false;
     const bool by_width = form == ConfigKey::width_root || form == ConfigKey::width_inverse;
-    if (by_width) {
+    if (form == ConfigKey::by_layer) {
+        TRY(by_layer_parse(f, key, *c, &value));
+        value = from_number(*c, form, value);
+    } else if (by_width) {
         TRY(flag_parse(f, key, &yes));
         value = from_number(*c, form, yes);
     } else if (form == ConfigKey::t5_ffn) {

@@ -28,6 +28,8 @@ DISTIL = dict(vocab_size=V, dim=C, n_layers=2, n_heads=4, hidden_dim=24, max_pos
 ELECTRA = dict(BERT, embedding_size=8)
 MODERN = dict({k: v for k, v in BERT.items()}, num_hidden_layers=4, local_attention=8, pad_token_id=0, bos_token_id=1,
               eos_token_id=2, cls_token_id=1, sep_token_id=2)
+# Local attention reaches 3 positions to each side; the first token of each text is global.
+LONG = dict(BERT, max_position_embeddings=34, attention_window=6, pad_token_id=1)
 LM, TEXTS, TOKENS = "MaskedLM", "SequenceClassification", "TokenClassification"
 # name: (model_type, head, fields of its config)
 MODELS = {
@@ -56,13 +58,18 @@ MODELS = {
     "bert_pairs": ("bert", "PreTraining", BERT),
     "bert_relative": ("bert", LM, dict(BERT, position_embedding_type="relative_key", max_position_embeddings=24)),
     "modernbert_mean": ("modernbert", TEXTS, dict(MODERN, num_labels=3, classifier_pooling="mean")),
+    "longformer": ("longformer", LM, LONG),
+    "longformer_base": ("longformer", "", dict(LONG, type_vocab_size=1)),
+    "longformer_texts": ("longformer", TEXTS, dict(LONG, num_labels=3)),
+    "longformer_tokens": ("longformer", TOKENS, dict(LONG, attention_window=4, num_labels=4)),
 }
 
 
 def make(kind, head, fields):
     config = transformers.AutoConfig.for_model(kind, **fields)
     auto = getattr(transformers, "AutoModelFor" + head if head else "AutoModel")
-    return auto.from_config(config, attn_implementation="sdpa").double().eval()
+    attention = "eager" if kind == "longformer" else "sdpa"
+    return auto.from_config(config, attn_implementation=attention).double().eval()
 
 
 def targets_of(head, model, mask, g):
@@ -86,6 +93,9 @@ def expected(model, head, tokens, segments, mask, g):
     inputs = dict(input_ids=tokens, attention_mask=mask.long())
     if hasattr(model.config, "type_vocab_size"):
         inputs["token_type_ids"] = segments
+    if model.config.model_type == "longformer":
+        inputs["global_attention_mask"] = torch.zeros_like(tokens)
+        inputs["global_attention_mask"][:, 0] = 1
     found = {"tokens": tokens.float(), "segments": segments.float(), "lengths": mask.sum(1).float()}
     with torch.no_grad():
         found["hidden"] = model.base_model(**inputs).last_hidden_state

@@ -27,6 +27,7 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, b
             {&A::in, c.residual_scalars && l > 0 ? C : 0, never, &A::x},
             {&A::qkv, c.qkv_width(), cheap},
             {&A::qkv_rot, c.rope(l).norms() ? c.qkv_width() : 0, none, &A::qkv},
+            {&A::global_kv, c.projects_globals(l) ? 2 * c.NKV * c.HS : 0, cheap},
             {&A::decay_gates, c.heads(l).gates(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
@@ -61,7 +62,7 @@ std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
             {&A::fc_low, c.ffn_width(l) ? c.adapter.rank(Adapter::fc) : 0, cheap},
             {&A::fc2_low, c.ffn_width(l) ? c.adapter.rank(Adapter::fc2) : 0, cheap}};
 }
-std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
+std::vector<ActivationRow<float>> statistic_rows(const Config& c, int l) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap;
     const int mean = c.norm == NormKind::layer, pre = c.pre_norm(), two = pre && c.parallel != Parallel::one;
@@ -72,6 +73,7 @@ std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
             {&A::rstd2, two, cheap},
             {&A::qk_rstd, c.rope(0).rstd_count(c.NH, c.NKV), cheap},
             {&A::lse, c.NH, cheap},
+            {&A::global_lse, c.projects_globals(l) * c.NH, cheap},
             {&A::meanc, cross * pre * mean, cheap},
             {&A::rstdc, cross * pre, cheap},
             {&A::post_meanc, cross * post * mean, cheap},
@@ -239,7 +241,8 @@ void lay_out_activation_gradients(Layout& at, Gpt& g) {
         at.reserve(g.dshared_gate, N);
     }
     if (c.bias_distance()) at.reserve(g.dbias, biases(c, N));
-    if (c.post_norm() || c.branch_scale != 1 || g.plan.dropout > 0 || gates) at.reserve(g.dbranch, N * c.C);
+    if (c.post_norm() || c.branch_scale != 1 || g.plan.dropout > 0 || gates || c.global_projections)
+        at.reserve(g.dbranch, N * c.C);
     if (c.parallel != Parallel::none) at.reserve(g.dffn, N * c.C);
     if (c.residual_scalars) at.reserve(g.dx0, N * c.C);
     if (c.backout) at.reserve(g.dx_middle, N * c.C);

@@ -15,6 +15,7 @@ struct Activations {
     Input* ln1;                   // (N,C): x after the branch's norm
     Activation *qkv, *qkv_rot;    // (N,(NH+2*NKV)*HS); after QK-norm and RoPE
     Input* atty;                  // (N,NH*HS)
+    Activation* global_kv;        // (N,2*NKV*HS): keys and values that queries of global tokens see
     Activation* decay_gates;      // (N,Heads::gates())
     Activation* out1;             // (N,C): input of the attention branch's norm
     Activation* x2;               // (N,C): x plus attention branch
@@ -37,6 +38,7 @@ struct Activations {
     Activation* out2;                        // (N,C): input of the ffn branch's norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
     float *meanc, *rstdc, *post_meanc, *post_rstdc, *cross_lse;    // (N); (B,NH,S)
+    float* global_lse;                                             // (B,NH,G)
     float *qk_rstd, *lse;    // (N,rstd_count()); (B,NH,S), in linear attention a factor per row
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
     Input *qkv_low, *proj_low, *fc_low, *fc2_low;                // (N,R): LowRank::low

@@ -13,11 +13,26 @@ void Batch::configure(const Plan& plan, const Config& c) {
     may_span = plan.spans || plan.cp > 1 || mask != MaskKind::causal;
     part = {plan.rank % plan.cp, plan.cp, plan.S};
     parts = KeyParts::of(c);
+    globals = c.global_projections ? c.global_tokens : 0;
     window = 0;
     for (int l = 0; l < c.L; l++) window = std::max(window, c.heads(l).window);
     ring.any.assign(plan.cp > 1 ? size_t(window ? 2 * plan.cp : plan.cp) : 0, false);
     next_ring = ring;
     most_sources = c.encoder_layers ? int64_t(plan.sources) * plan.source : 0;
+}
+
+// Fills global_keys and global_queries: the first G queries attend as without a window.
+void Batch::fill_globals(int* to, const Spans& spans, int B, int S) const {
+    Span* const spans_of_keys = reinterpret_cast<Span*>(to);
+    Span* const spans_of_queries = spans_of_keys + most;
+    const int G = std::min(globals, S);
+    for (int b = 0; b < B; b++) {
+        for (int i = 0; i < G; i++) spans_of_keys[b * G + i] = spans.keys[size_t(b * S + i)];
+        for (int n = b * S; n < (b + 1) * S; n++) {
+            const Span queries = spans.queries[size_t(n)];
+            spans_of_queries[n] = {std::min(queries.from, G), std::min(queries.to, G)};
+        }
+    }
 }
 
 // Fills source_keys and source_queries: each query attends to its whole source, and no query
@@ -80,6 +95,7 @@ void Batch::upload(const int* from_tok, const int* from_target, int B, int S, co
             std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most]));
             for (int n = 0; n < int(N); n++) to[6 * most + n] = n % S - spans->keys[size_t(n)].from;
             parts.fill(&host[size_t(parts_at())], most, *spans, B, S);
+            if (globals) fill_globals(&host[size_t(globals_at())], *spans, B, S);
         }
         for (int64_t n = 0; n < N && segments; n++)
             to[(may_span ? 7 : 2) * most + n] = spans ? std::min(spans->segments[size_t(n)], segments - 1) : 0;

@@ -34,9 +34,10 @@ class Batch {
     // tok (N), target (N); if it may have spans, keys (N), queries (N) and pos (N), the position in
     // the text; if the model has segments, segment (N); with Config::next_sentence, label (N);
     // with an encoder, the spans of cross-attention, source_keys (N) and source_queries
-    // (B,source_S); the ring's masks; the parts of the keys of sparse attention.
+    // (B,source_S); the ring's masks; the parts of the keys of sparse attention; the spans of
+    // global tokens with projections of their own, global_keys (B,G) and global_queries (N).
     int *input = nullptr, *staged = nullptr;
-    int64_t ints() const { return parts_at() + int64_t(parts.count()) * KeyParts::INTS * most; }
+    int64_t ints() const { return globals_at() + (globals ? 4 * most : 0); }
     int* tok() const { return input; }
     int* target() const { return tok() + most; }
     Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most); }
@@ -55,6 +56,8 @@ class Batch {
     const Zigzag& zigzag() const { return part; }
     const KeyParts& key_parts() const { return parts; }
     KeyParts::Part key_part(int i) const { return KeyParts::at(tok() + parts_at(), i, most); }
+    Span* global_keys() const { return reinterpret_cast<Span*>(tok() + globals_at()); }
+    Span* global_queries() const { return global_keys() + most; }
     Span* source_keys() const { return reinterpret_cast<Span*>(tok() + source_at()); }
     Span* source_queries() const { return source_keys() + most; }
 
@@ -63,7 +66,9 @@ class Batch {
     void fill_ring(int* to, const int* from_tok, const int* from_target, int B, const Spans* whole);
     int64_t masks_at() const { return source_at() + (most_sources ? 2 * (most + most_sources) : 0); }
     int64_t parts_at() const { return masks_at() + int64_t(ring.any.size()) * 4 * most; }
+    int64_t globals_at() const { return parts_at() + int64_t(parts.count()) * KeyParts::INTS * most; }
     int64_t source_at() const { return label() - tok() + (has_labels ? most : 0); }
+    void fill_globals(int* to, const Spans& spans, int B, int S) const;
     void fill_source(int* to, const int* lengths, int B, int S, int source_S) const;
     const Table& op;
     MaskKind mask = {};
@@ -74,7 +79,8 @@ class Batch {
     int64_t most_sources = 0;    // positions of all sources; 0: no encoder
     Zigzag part;
     KeyParts parts;
-    int window = 0;    // windowed layers' size
+    int window = 0;     // windowed layers' size
+    int globals = 0;    // global tokens with projections of their own
     struct RingMasks {
         std::vector<bool> any;     // a visible pair: by window and rank of the ring; empty without a ring
         bool documents = false;    // the masks have some

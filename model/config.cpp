@@ -143,6 +143,23 @@ static Status encoder_decoder_check(const Config& c) {
                         c.encoder_layers, what);
     return {};
 }
+// Refuses what cannot be combined with projections of global tokens.
+static Status globals_check(const Config& c) {
+    if (!c.global_projections) return {};
+    const char* const option = "--global-projections true";
+    if (!c.window || !c.global_tokens)
+        return fail(Exit::usage, "%s needs --window and --global-tokens: without, no token is global", option);
+    if (c.mask_kind != MaskKind::all)
+        return fail(Exit::usage, "%s is for encoders: expected --objective mlm beside it; leave it out", option);
+    const std::pair<bool, const char*> refused[] = {{c.position == Position::rope, "--position rope"},
+                                                    {c.qk_norm != QkNormRope::QkNorm::none, "--qk-norm"},
+                                                    {c.value_embeddings, "--value-embeddings"}};
+    for (auto [is, other] : refused)
+        if (is)
+            return fail(Exit::usage, "%s: expected no %s, which is for local attention alone; leave out one of them",
+                        option, other);
+    return {};
+}
 // Refuses fields that cannot be combined with the keys beyond a window, or in it with gaps.
 static Status sparse_check(const Config& c) {
     struct Pattern {
@@ -280,6 +297,7 @@ Status config_check(const Config& c) {
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
         return fail(Exit::usage, "%s needs --rope-scaling", flag_text(c, &Config::rope_factor).c_str());
     TRY(sparse_check(c));
+    TRY(globals_check(c));
     if (c.position == Position::alibi && c.mask_kind != MaskKind::causal)
         return fail(Exit::usage,
                     "%s, --objective %s: its slopes are for keys before the query; expected another "

@@ -94,7 +94,10 @@ struct Config {
     int stride = 0, global_tokens = 0;    // keys visible beyond the window (Heads)
     // Sparse attention of encoders (model/sparse). dilation: windows of the upper half of layers
     // have every N-th position. random_blocks: blocks of random_block keys beyond a window.
+    // global_projections: queries of global tokens, and the keys and values they see, have weights
+    // of their own.
     int dilation = 0, random_blocks = 0, random_block = 64;
+    bool global_projections = false;
     MaskKind mask_kind = MaskKind::causal;
     float score_scale = 0, score_cap = 0;              // factor of scores; soft cap; 0: 1/sqrt(HS); none
     LinearAttention linear = LinearAttention::none;    // replaces softmax attention
@@ -162,6 +165,7 @@ struct Config {
     }
     bool windowed(int l) const;
     bool has_key_parts(int l) const;    // a window with gaps or random blocks
+    bool projects_globals(int l) const { return windowed(l) && global_projections; }
     bool has_rope(int l) const;
     bool rope_unused() const;    // position is rope, but no layer rotates
     Heads heads(int l) const;

@@ -72,6 +72,9 @@ static std::vector<ConfigRow> window_rows() {
         {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
          rare, "attention also reads the first N positions, and with --objective mlm these read all; 0: the model's, "
          "none in a new one", {}, NO_WINDOW},
+        FLATGPT_KEY(&C::global_projections, "global_projections", "--global-projections",
+              "with --objective mlm, these read all by queries, keys and values of their own (Longformer)", 0, 1, {},
+              "--global-tokens"),
         {&C::dilation, "dilation", false, "--dilation", "flatgpt_dilation", nullptr, 0, 1 << 20, rare,
          "with --objective mlm, windows of the upper half of the layers have every N-th position (Longformer); "
          "0: the model's, every one in a new one", {}, NO_WINDOW},

@@ -218,8 +218,8 @@ CostPart part_of_tensor(const Tensor& t) {
     const std::string_view name = std::string_view(t.name).substr(t.name.rfind('.') + 1);    // without stack and block
     const std::pair<const char*, CostPart> stems[] = {
         {"wte", CostPart::embeddings},    {"wpe", CostPart::embeddings},   {"rel", CostPart::scores},
-        {"value_", CostPart::embeddings}, {"seg", CostPart::embeddings},   {"embed_", CostPart::embeddings},
-        {"cross_q", CostPart::qkv},       {"cross_kv", CostPart::qkv},     {"cross_", CostPart::projection},
+        {"value_", CostPart::embeddings}, {"seg", CostPart::embeddings},   {"cross_proj", CostPart::projection},
+        {"embed_", CostPart::embeddings}, {"cross_", CostPart::qkv},       {"global_", CostPart::qkv},
         {"transform", CostPart::head},    {"smear", CostPart::embeddings}, {"head", CostPart::head},
         {"pool", CostPart::head},         {"next", CostPart::head},        {"qkv", CostPart::qkv},
         {"decay", CostPart::qkv},         {"proj", CostPart::projection},  {"fc", CostPart::ffn},

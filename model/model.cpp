@@ -87,6 +87,7 @@ void Model::lay_out(Layout& at, const Config& config, Plan asked) {
     lay_out_logits(at, *this);
     ring.lay_out(at, c, plan);
     attention.lay_out(at, c, plan);
+    global_attention.lay_out(at, c, plan);
     at.finish();
 }
 

@@ -64,7 +64,8 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
     const bool norm1 = c.pre_norm() && (l > 0 || c.first_norm), cross = c.encoder_layers > 0;
     const bool relative = c.position == Position::relative_key;
-    const bool qk = c.rope(l).norms() && weight, all = c.qk_norm == QkNormRope::QkNorm::all;
+    const bool global = c.projects_globals(l), qk = c.rope(l).norms() && weight,
+               all = c.qk_norm == QkNormRope::QkNorm::all;
     const Init last = c.zero_init ? Init::zero : Init::normal_residual;    // each branch's last product
     auto low = [&](Adapter::Product p) { return c.adapter.rank(p); };
     auto magnitudes = [&](Adapter::Product p) { return c.adapter.magnitudes && low(p) > 0; };
@@ -73,6 +74,10 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {norm1 && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
             {true, &B::qkvw, "qkvw", {q, kv, kv}, C, Init::normal},
             {c.qkv_bias, &B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
+            {global, &B::global_qw, "global_qw", {q}, C, Init::normal},
+            {global && c.qkv_bias, &B::global_qb, "global_qb", {q}, 0, Init::zero},
+            {global, &B::global_kvw, "global_kvw", {kv, kv}, C, Init::normal},
+            {global && c.qkv_bias, &B::global_kvb, "global_kvb", {kv, kv}, 0, Init::zero},
             {qk, &B::qw, "qw", {all ? q : c.HS}, 0, norm_init(c)},
             {qk, &B::kw, "kw", {all ? kv : c.HS}, 0, norm_init(c)},
             {relative,

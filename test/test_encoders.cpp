@@ -121,7 +121,7 @@ template <class Visit> void each_encoder(Visit visit) {
         visit(EncoderGolden(name));
     }
     cpu_set_threads(0);
-    CHECK(names.size() == 25);
+    CHECK(names.size() == 29);
 }
 template <class F> void each_table(F f) {
     f([] { return std::make_unique<Model>(reference_ops()); }, 4e-6);
@@ -149,8 +149,9 @@ TEST_CASE("encoders: what is written has the class's names and shapes and bits")
     each_encoder([](const EncoderGolden& golden) {
         const nlohmann::json written = golden.check_written({.mode = RunMode::train, .B = 1, .S = 4, .spans = true});
         const nlohmann::json theirs = nlohmann::json::parse(read_file(golden.dir + "/config.json"));
-        for (const char* key : {"model_type", "architectures", "id2label", "label2id", "local_attention", "layer_types",
-                                "max_position_embeddings", "position_embedding_type", "embedding_size", "hidden_act"})
+        for (const char* key :
+             {"model_type", "architectures", "id2label", "label2id", "local_attention", "layer_types",
+              "attention_window", "max_position_embeddings", "position_embedding_type", "embedding_size", "hidden_act"})
             if (theirs.contains(key)) CHECK(written.value(key, nlohmann::json()) == theirs[key]);
     });
 }
@@ -260,4 +261,8 @@ TEST_CASE("encoders: what flatgpt lacks is refused by name") {
     refused("modernbert", {{"classifier_pooling", "last"}}, "classifier_pooling");
     refused("modernbert", {{"classifier_activation", "relu"}}, "classifier_activation");
     refused("electra", {{"embedding_size", -1}}, "embedding_size");
+    for (const nlohmann::json& window : {nlohmann::json({6, 4}), nlohmann::json({6, 6, 6}), nlohmann::json({5, 5}),
+                                         nlohmann::json({"6", "6"}), nlohmann::json::array(), nlohmann::json(0)})
+        refused("longformer", {{"attention_window", window}}, "attention_window");
+    refused("longformer", {{"flatgpt_global_tokens", 0}}, "--global-tokens");
 }

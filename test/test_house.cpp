@@ -28,8 +28,8 @@ const std::map<std::string, std::set<std::string>> MAY_INCLUDE = {
     {"comm", {"base", "layers/convert.cuh"}},        // gradients are sent in bf16
     {"model", {"base", "layers", "gpt.h", "comm/comm.h"}},
     {"gpt.h",
-     {"base", "layers", "model/activations.h", "model/batch.h", "model/plan.h", "model/sparse/sparse_attention.h",
-      "model/tensors.h"}},
+     {"base", "layers", "model/activations.h", "model/batch.h", "model/plan.h", "model/sparse/global_attention.h",
+      "model/sparse/sparse_attention.h", "model/tensors.h"}},
     {"gpt.cpp", {"base", "layers", "model", "gpt.h"}},
     {"checkpoint", {"base", "layers", "files", "data", "model", "gpt.h"}},
     {"infer", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint"}},

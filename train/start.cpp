@@ -150,10 +150,11 @@ Status Trainer::choose_model() {
     if (resize) asked.V = config.V;
     const int length = o.seq_len ? std::max(o.seq_len, o.source_len) : 0;
     const int own = o.context ? o.context : length, context = start.empty() && own ? own : asked.T;
-    // A window as long as the context limits nothing and is removed, except in families in which
-    // the window decides which layers have RoPE.
-    const bool rope_by_window = asked.rope_local_theta > 0 || (asked.family->layers & Family::rope_if_windowed);
-    if (asked.window >= context && !rope_by_window && (start.empty() || asked.window != config.window)) {
+    // A window as long as the context limits nothing and is removed, except in models in which the
+    // window decides which layers have RoPE, or projections of global tokens.
+    const bool decides = asked.rope_local_theta > 0 || (asked.family->layers & Family::rope_if_windowed) ||
+                         asked.global_projections;
+    if (asked.window >= context && !decides && (start.empty() || asked.window != config.window)) {
         progress.note(formatted("window %d is no limit in a context of %d: none is set", asked.window, context));
         asked.window = asked.stride = asked.global_tokens = asked.dilation = asked.random_blocks = 0;
     }

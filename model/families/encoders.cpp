@@ -116,6 +116,26 @@ Family roberta(const char* type, const char* architecture, HeadRows heads) {
                           "roberta.pooler.*", "lm_head.*", "classifier.*"}};
 }
 
+// RoBERTa's body, in which the first token is global by projections of its own. A caller of
+// transformers chooses the global tokens by a mask; flatgpt_global_tokens is their number.
+Family longformer() {
+    Family f = roberta("longformer", "LongformerForMaskedLM", ROBERTA_HEADS("Longformer"));
+    f.kinds.window = 257, f.kinds.global_tokens = 1, f.kinds.global_projections = true;
+    f.keys = bert_keys({{"attention_window", &C::window, ConfigKey::by_layer, 512},
+                        {"flatgpt_global_tokens", &C::global_tokens, ConfigKey::as_is, 1}});
+    f.names =
+        with_names(BERT_NAMES("longformer."), {{"global_q", {"longformer.encoder.layer.#.attention.self.query_global"}},
+                                               {"global_kv",
+                                                {"longformer.encoder.layer.#.attention.self.key_global",
+                                                 "longformer.encoder.layer.#.attention.self.value_global"}}});
+    f.prefixes = {"longformer."};
+    f.redundant = {".position_ids", "lm_head.decoder.bias", "pooler.*", "longformer.pooler.*",
+                   "lm_head.*",     "classifier.*"};
+    f.presets = {{"longformer-base-4096", 50265, 4096, 12, 12, 12, 64, 768, 3072},
+                 {"longformer-large-4096", 50265, 4096, 24, 16, 16, 64, 1024, 4096}};
+    return f;
+}
+
 const std::vector<Family> ROWS = {
     {.type = "bert",
      .architecture = "BertForMaskedLM",
@@ -146,6 +166,7 @@ const std::vector<Family> ROWS = {
     roberta("roberta", "RobertaForMaskedLM", ROBERTA_HEADS("Roberta")),
     roberta("xlm-roberta", "XLMRobertaForMaskedLM", ROBERTA_HEADS("XLMRoberta")),
     roberta("camembert", "CamembertForMaskedLM", ROBERTA_HEADS("Camembert")),
+    longformer(),
     {.type = "distilbert",
      .architecture = "DistilBertForMaskedLM",
      .kinds = bert_kinds([](Config& c) { c.segments = 0; }),

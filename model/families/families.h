@@ -30,6 +30,7 @@ struct ConfigKey {
         copy,             // written; must have this value when read
         positions,        // positions and the rows before position 0
         both_sides,       // twice the window without the token itself
+        by_layer,         // as both_sides, a list with one value for each layer, or a number
         width,            // 0 is written as C
         t5_ffn,           // "relu" or "gated-gelu": also sets `gated`; T5's gated GELU is the tanh form
         width_root,       // true: the root of C; false: 1

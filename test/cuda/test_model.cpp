@@ -81,6 +81,8 @@ TEST_CASE("model on cuda: documents, prefixes and masked tokens like the referen
     check_training(sparse, 8e-2, toy_objective(MaskKind::all));
     sparse.random_blocks = 0, sparse.dilation = 3;
     check_training(sparse, 8e-2, toy_objective(MaskKind::all));
+    sparse.dilation = 0, sparse.global_tokens = 2, sparse.global_projections = true, sparse.window = 4;
+    check_training(sparse, 8e-2, toy_objective(MaskKind::all));
     auto g = cuda_model<float>();
     toy_model(*g, seeing(SMALL, MaskKind::prefix), {.B = 2, .S = 20});
     check_prompt(*g, 1e-4);

@@ -9,6 +9,7 @@
 
 const char* why_no_map(const Config& c, int l) {
     if (c.recurrent(l)) return "it has no softmax (--linear-attention)";
+    if (c.projects_globals(l)) return "its global tokens have projections of their own (--global-projections)";
     return c.has_key_parts(l) ? "its window has gaps or random blocks (--dilation, --random-blocks)" : nullptr;
 }
 int layers_with_map(const Config& c) {

@@ -57,6 +57,10 @@ Result<Config> cut_config(const Config& c, int groups, int kv_heads) {
         return fail(Exit::usage,
                     "the model has --value-embeddings, whose gates and rows belong to its key/value heads: none can be "
                     "removed or merged");
+    if (c.global_projections)
+        return fail(Exit::usage,
+                    "the model has --global-projections, whose rows belong to its heads: none can be removed or "
+                    "merged");
     if (kv_heads > groups || groups % kv_heads)
         return fail(Exit::usage, "--kv-heads %d: expected a divisor of %d, the key/value heads%s in each layer",
                     kv_heads, groups, groups < c.NKV ? " that --heads leaves" : "");
