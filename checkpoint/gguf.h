@@ -60,7 +60,7 @@ struct GgufArchitecture {
     std::vector<const char*> families;
     std::vector<ConfigKey> keys = {};    // besides common keys; missing: the family's default
     GgufKeys fixed = {};                 // keys with one value, which every file has
-    // none: there are none; optional: qkv's, any; required: all.
+    // Biases in files. none: no biases; qkv: optional for qkv; any: optional; all: required.
     enum class Biases { none, qkv, any, all } biases = Biases::qkv;
     bool permuted = false;    // q's and k's rows are ordered for adjacent RoPE pairs
     bool fused_qkv = false, fused_up = false;
@@ -68,7 +68,7 @@ struct GgufArchitecture {
     bool may_untie = true;         // output.weight may differ from the embeddings
     bool rope_freqs = false;       // rope_freqs.weight is read
     int window = -1;               // attention.sliding_window if absent; -1: key ignored
-    bool two_sided = false;        // that key is twice the window without the token itself
+    bool two_sided = false;        // attention.sliding_window is 2 * (window - 1)
     bool window_unused = false;    // transformers uses the window, llama.cpp ignores it
     int global_every = 0;          // global_every if the file has no pattern
     bool one_theta = false;        // windowed layers use rope.freq_base without scaling
@@ -79,7 +79,7 @@ struct GgufArchitecture {
     bool normalises = false;
     bool finetuned_rope = false;    // key rope.scaling.finetuned turns RoPE on
     int wide_layers = 0;            // 27B models' layers: score scale 1 / sqrt(C / NH)
-    bool body = false;              // an encoder, maybe a classifier of texts; sizes of tables as in the tensors
+    bool body = false;              // an encoder without its head of tokens
     bool mean_pooled = false;       // a classifier's pooling if classifier.pooling_type is absent
     bool names_act = false;         // key hidden_activation
     // Tensors with other names than those in gguf_tensors.cpp: ours, the file's.
@@ -90,8 +90,8 @@ struct GgufArchitecture {
     Act gated = Act::gelu_tanh;
     std::string stack(bool encoder) const { return !stacks ? "" : encoder ? "enc." : "dec."; }
 };
-// The model that a GGUF file gets: of an encoder the body and a head of classes, but no head of
-// tokens and no pooler, as by llama.cpp's converter.
+// Returns the model that a GGUF file holds. As llama.cpp's converter does, it drops an encoder's
+// head of tokens and pooler, and keeps a classifier's head.
 Config gguf_model(Config c);
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // Checks the architecture's keys that are not in `read`, and returns those that are unknown. Exit

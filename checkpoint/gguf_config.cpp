@@ -299,7 +299,7 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, int segment
     return {};
 }
 
-// The head of llama.cpp's classifiers of texts. transformed: a product, an activation and, in
+// Reads the head of a classifier of texts. transformed: a product, an activation and, in
 // ModernBERT, a norm come before the classes.
 Status read_classifier(const Reader& r, const GgufArchitecture& a, bool transformed, Config* c) {
     const std::vector<Family::Head>& heads = find_family(a.families[0])->heads;
@@ -317,7 +317,7 @@ Status read_classifier(const Reader& r, const GgufArchitecture& a, bool transfor
     return fail(Exit::input, "%s: %s%s: expected 1 to %d names, found %zu", r.m.name.c_str(), r.prefix.c_str(), key,
                 Config::MOST_CLASSES, c->classes.size());
 }
-// The ffn's activation by its name.
+// Reads the ffn's activation by its name.
 Status read_activation(const Reader& r, Config* c) {
     const char* key = "hidden_activation";
     std::string found;
@@ -359,7 +359,7 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
                             found->format->name);
             wanted.push_back({p.name, p.name, gguf_shape(t, p)});
         }
-    // T5's first files have a table of cross-attention, which no program uses.
+    // Files of T5's first checkpoints have a table for cross-attention, which llama.cpp ignores.
     for (const GgufTensor& t : f.tensors())
         if (t.name != "rope_freqs.weight" && !t.name.ends_with(".cross_attn_rel_b.weight")) held[t.name] = t.shape;
     for (auto& [name, shape] : held)    // (1,C) in our layout, a vector in ggml's

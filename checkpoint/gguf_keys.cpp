@@ -74,9 +74,9 @@ const std::vector<NeutralKey>& neutral_keys() {
     };
     return keys;
 }
-// Keys that are ignored if the architecture has no field for them. Some are notes for users, or
+// Keys that are ignored if the model does not need them. Some are notes for users (pooling), or
 // sizes that the tensors have, too. The others describe a property (norm, rotation, window,
-// experts) that such an architecture lacks.
+// experts, a classifier) that the model lacks.
 constexpr std::string_view WITHOUT_EFFECT[] = {"attention.layer_norm_epsilon",
                                                "attention.layer_norm_rms_epsilon",
                                                "attention.sliding_window_pattern",

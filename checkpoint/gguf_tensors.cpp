@@ -112,7 +112,8 @@ bool more_bits(int layer, int layers) {
     return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// Format of one tensor. If its rows are not whole blocks, the next larger format that fits.
+// Format of one tensor. Rows that are not whole blocks get llama.cpp's substitute: q5_0 for q4_k,
+// q8_0 for q6_k, else f16.
 const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const std::string& piece, const Config& c) {
     const NameParts name(t.name);
     const char* const floats[] = {"wpe", "segw", "relw", "routerw", "shared_gatew"};

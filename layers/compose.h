@@ -382,8 +382,8 @@ inline void cross_attention_backward(const Table& op, ResidualGradients stream, 
 
 // ---- learned biases of relative positions: T5's, which blocks share, and relative keys ----------
 
-// The functions here do nothing for models without biases, or with frozen ones of T5 (table, keys,
-// bias, dbias and dtable null). Shapes: bias_rows_forward, relative_keys_forward in operations.inc.
+// The functions here do nothing if their input is null: all arrays in models without biases, dbias
+// and dtable if T5's are frozen. Shapes: bias_rows_forward, relative_keys_forward (operations.inc).
 inline void relative_bias_forward(const Table& op, Gradient* bias, const Parameter* table, const int* bucket,
                                   int buckets, int NH, int n) {
     if (table) op.bias_rows_forward(bias, table, bucket, buckets, NH, n);
@@ -395,8 +395,8 @@ inline void relative_keys_forward(const Table& op, Gradient* bias, const Activat
                                   const Heads& h) {
     if (keys) op.relative_keys_forward(bias, qkv, keys, N, h);
 }
-// The gradient of a block's scores: added to T5's dbias, or by way of dbias to those of relative
-// keys and of the queries in dqkv. dkeys null: not computed
+// Adds the gradient of a block's scores to T5's dbias. With relative keys, dbias has this block's
+// alone, and its products are added to dkeys and to queries in dqkv. dkeys null: not computed
 inline void score_bias_backward(const Table& op, Activation* dqkv, Gradient* dkeys, Gradient* dbias,
                                 const Activation* dy, const Input* y, const Activation* qkv, const float* lse,
                                 const Parameter* keys, int B, int S, const Heads& h) {

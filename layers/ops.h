@@ -89,7 +89,7 @@ struct Heads {
     // these are doubles, as its parameter gradients (Grad<double>) are.
     const float* bias = nullptr;
     int max_distance = 0;
-    // Elements from a query's biases to the next query's, which bias then has one after the other:
+    // Elements between the biases of adjacent queries, if each query has its own: bias is then
     // (B,S,NH,2*max_distance+1). 0: all queries share one array.
     int bias_step = 0;
     Dropout dropout = {};    // for the probabilities

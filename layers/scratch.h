@@ -171,7 +171,7 @@ struct BiasScratch {
           bytes(partial + (h.bias_step ? 0 : 4 * int64_t(B) * h.NH * bands * DIAGONALS)) {}
 };
 // relative_keys_backward's scratch: each part's sum (distances,HS) of dkeys. A part has the tiles
-// of queries of one head whose numbers have the same remainder of their division by `turns`.
+// of one head's queries whose numbers are equal modulo `turns`.
 struct RelativeKeysScratch {
     static constexpr int TILE = 64, MOST_TURNS = 16;
     int tiles, turns, parts;

@@ -144,8 +144,8 @@ class CostModel {
         const double bytes = bytes_of_a_row * B * S + 4.0 * B * h.NH * S;
         return {heads(B, S, h), is_bf16 ? all : 0, is_bf16 ? 0 : all, bytes};
     }
-    // Gradient of T5's position biases. Only one addition per visible pair and head counts, because
-    // attention_backward's cost has the rest of the work.
+    // Gradient of position biases (T5's, relative keys'). Only one addition per visible pair and
+    // head counts, because attention_backward's cost has the rest of the work.
     Cost bias_gradient(int B, int S, const Heads& h) const {
         const double numbers = B * S * (row(h) + e * h.width()) + 4.0 * B * h.NH * S;
         const double biases = double(h.NH) * h.distances() * (h.bias_step ? double(B) * S : 1);

@@ -18,8 +18,8 @@ template <class S, class T> struct Row {
     Init init;
     int64_t padding = 0;    // additional rows in memory: Vp - V
     int experts = 1;        // number of such matrices
-    // What reads a block's matrix: a product; a lookup by tokens; operations that compute gates;
-    // attention, by positions.
+    // Reader of a matrix: a product; a lookup by tokens; operations that compute gates; attention,
+    // by positions.
     enum class Use { product, table, gate, positions } use = Use::product;
 };
 

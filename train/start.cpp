@@ -151,7 +151,7 @@ Status Trainer::choose_model() {
     const int length = o.seq_len ? std::max(o.seq_len, o.source_len) : 0;
     const int own = o.context ? o.context : length, context = start.empty() && own ? own : asked.T;
     // A window as long as the context limits nothing and is removed, except in models in which the
-    // window decides which layers have RoPE, or projections of global tokens.
+    // window decides which layers have RoPE, another theta, or projections of global tokens.
     const bool decides = asked.rope_local_theta > 0 || (asked.family->layers & Family::rope_if_windowed) ||
                          asked.global_projections;
     if (asked.window >= context && !decides && (start.empty() || asked.window != config.window)) {

@@ -126,7 +126,7 @@ struct Trainer {
     const ObjectiveRow* task = &objective_row({});
     Objective objective;
     Seq2Seq seq2seq;                                 // what an encoder-decoder learns from
-    std::shared_ptr<const LabelledFile> labelled;    // --labels, if the head was chosen by it, until it is encoded
+    std::shared_ptr<const LabelledFile> labelled;    // --labels' file until it is encoded; or null
     std::unique_ptr<StepLoss> loss;
     std::optional<ChatEncoder> chat_encoder;           // with --chat; with --prefer if there is a template
     std::shared_ptr<LineSource> source, val_source;    // null: shards; no validation

@@ -1,10 +1,10 @@
 // sentence_pairs.h - samples for next-sentence prediction (Devlin et al. 2019, section 3.1): shards
 // with documents come in, pairs of texts go out.
 //
-// A document is cut into pieces that fill a sample, and each piece at a random token into A and B.
-// In half of the samples B then is a text of another document, as long as it was or shorter. As in
-// BERT's data, all depends on the seed and the sample's number: an epoch has the pairs of the one
-// before.
+// A document is cut into pieces that fill a sample (its last one may be shorter), and a piece at a
+// random token into A and B. With probability 1/2, a text of another document, as long as B or
+// shorter, replaces B. As in BERT's data, a pair depends on the seed and the sample's number alone,
+// so all epochs have equal pairs.
 #pragma once
 #include "data/samples.h"
 
@@ -18,10 +18,10 @@ struct PairTemplate {
     uint64_t seed = 0;
     int size() const { return int(before.size() + between.size() + after.size()); }
 };
-// Exit 2: the tokenizer puts nothing around a pair, or parts no documents.
+// Exit 2: the tokenizer writes no tokens before or between two texts, or none before a document.
 Result<PairTemplate> pair_template(const Tokenizer& tokenizer, double fraction, uint64_t seed);
 
-// A sample has the targets -1 at the template's tokens and at padding, else its own tokens; its
+// Targets are the tokens of A and B, and -1 at the template's tokens and at padding. A sample's
 // text has Text::label 0 if B follows A, else 1 (transformers: next_sentence_label). Exit 3: the
 // shards have fewer than two documents of two tokens; 2: S leaves no room for a pair; also as
 // shard_find.

@@ -7,13 +7,13 @@
 #include "layers/attention/softcap.cuh"
 #include "visible_keys.h"
 
-// A head's position bias in log2 units: subtracts slope * distance (ALiBi), or adds the bias of the
-// distance. distance = query's position - key's.
+// A head's position bias in log2 units, which a score subtracts: slope * distance (ALiBi), or the
+// negated bias in `row`. distance = query's position - key's; row is indexed by -distance.
 struct PositionBias {
     float slope;
-    const float* row;    // head's biases from distance 0, of the first of `count` queries, or null
+    const float* row;    // the first query's bias at distance 0; null: ALiBi
     int max_distance, step, count;
-    // The bias of query i of these. Beyond the last query, the last one's: rows of a tile may be empty.
+    // The bias of query i. Rows of a tile beyond the last query repeat that query's bias.
     __device__ PositionBias of(int i) const {
         return {slope, row ? row + int64_t(min(i, count - 1)) * step : nullptr, max_distance, step, count};
     }
@@ -47,7 +47,7 @@ struct Scores {
           max_distance(h.max_distance), bias_step(h.bias_step), has_dropout(h.dropout.rate > 0) {}
     bool shaped() const { return has_cap != 0 || NH || bias || has_dropout; }
 
-    // Of `count` queries from row `first` of the call's B * S queries on.
+    // Bias of `head` for `count` queries; `first` is the first one's row of the call's B * S.
     __device__ PositionBias slope(int head, int64_t first, int count) const {
         if (!bias) return {alibi(head), nullptr, 0, 0, 0};
         const float* row = bias + first * bias_step + head * (2 * max_distance + 1) + max_distance;

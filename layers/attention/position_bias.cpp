@@ -2,9 +2,9 @@
 //
 // The gradient of a score is ds = p (dp - delta), recomputed tile by tile as in backward.cpp: QB
 // queries by KB keys of a head. A row of ds is added to adjacent elements of the head's sums by
-// distance; distances beyond max_distance share one sum. Each head of a sequence has its own sums,
-// which are added up in order afterwards, so the bits depend on the sizes alone. With bias_step the
-// sums of a query's head are the result, and nothing is added up. Bound by FMAs: 4 HS FLOPs and an
+// distance; distances beyond max_distance share a sum on either side. Each head of a sequence has
+// its own sums, which are added up in order afterwards, so the bits depend on the sizes alone. With
+// bias_step, a head's ds are added to its query's dbias directly. Bound by FMAs: 4 HS FLOPs and an
 // exp for each pair of query and key.
 #include "dropout_mask.h"
 
@@ -39,8 +39,8 @@ INLINE void add_along(float* sums, int max_distance, int first, vf x) {
     for (int i = 0; i < VW; i++) sums[least(most(first + i, -max_distance), max_distance)] += x[i];
 }
 
-// Adds ds of head i for m queries from i0 on and the packed keys from j0 on to sums[distance];
-// `sums` points to the sum of distance 0, with bias_step to the one of the sequence's first query.
+// Adds ds of head i, for m queries from i0 on and the packed keys from j0 on, to sums[distance].
+// `sums` points to distance 0; with bias_step, to distance 0 of the sequence's first query.
 template <bool half> void add_pair(float* sums, const Tiles& t, const Call& c, const ScoreTransform& first, int b,
                                    int i, int i0, int m, int j0) {
     const int D = words<half>(c.h.HS), Q = padded(D), rows = tiles(m, MR) * MR, n = least(KB, c.S - j0);

@@ -4,9 +4,9 @@
 // A score's gradient ds = p (dp - delta) is recomputed. A block has a band: all 64x64 tiles
 // (queries by keys) of a head that lie at one offset from the diagonal. It sums these tiles
 // elementwise in registers, and at the end adds up along the diagonals of the sum. Another kernel
-// adds bands by distance. With a bias for each query (bias_step) a block has the tiles of 64
-// queries instead, and adds each of their elements to its query's bias. There are no atomics, so
-// the bits are reproducible.
+// adds bands by distance. With bias_step (each query has its own biases), a block has the tiles of
+// 64 queries instead, and adds each of their elements to dbias of its query. There are no atomics,
+// so the bits are reproducible.
 //
 // Thread mapping: 128 threads for a tile. bf16 by mma.sync, 16 queries a warp (sm80.cuh); float,
 // and head sizes without tensor cores, by FMAs (simt.cuh).
@@ -48,8 +48,8 @@ struct Band {
     __device__ int64_t k() const { return qkv(c.h.NH + head / (c.h.NH / c.h.NKV)); }
     __device__ int64_t v() const { return k() + int64_t(c.h.NKV) * c.h.HS; }
     // Calls f(first query's position, first key's position) for each tile that has visible pairs.
-    // BY_QUERY: the block's number counts tiles of queries. The last ones, which see most keys, start
-    // first.
+    // BY_QUERY: the block's number counts tiles of queries. The last tiles start first: they see
+    // most keys.
     template <bool BY_QUERY, class F> __device__ void each_tile(F f) const {
         const int queries = c.tiles - 1 - band;
         for (int i = BY_QUERY ? 0 : max(offset, 0); i < (BY_QUERY ? c.tiles : min(c.tiles, c.tiles + offset)); i++) {
@@ -71,12 +71,12 @@ struct Band {
     }
 };
 
-// Adds tiles of gradients to the biases of their queries. Two threads share a row of a tile.
+// Adds gradients of scores to dbias of their queries. Two threads share a row of a tile.
 struct QueryBiases {
     const Band& at;
     float* dbias;
     float below = 0, beyond = 0;    // the thread's sums over keys at least max_distance before, after the query
-    int query = 1 << 30;            // of the thread's row of the last tile; none so far
+    int query = 1 << 30;            // the query of the thread's row in the last tile; 1 << 30: none yet
     __device__ float* biases() const {
         const Heads& h = at.c.h;
         return dbias + (int64_t(at.b) * at.c.S + query) * h.bias_step + at.head * h.distances() + h.max_distance;

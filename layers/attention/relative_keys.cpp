@@ -18,7 +18,7 @@ struct Sizes {
         : N(queries), n(heads.distances()), P(padded(heads.HS)), R(padded(n)), h(heads) {}
     int64_t keys() const { return int64_t(n) * h.HS + int64_t(P) * R + int64_t(R) * P; }
     int64_t tile() const { return int64_t(DEPTH) * (P + R) + QB * R + MR; }
-    int64_t dkeys() const { return int64_t(tiles(n, MR) * MR) * P; }    // of a head
+    int64_t dkeys() const { return int64_t(tiles(n, MR) * MR) * P; }    // floats of a head's sum
     int64_t bias(int64_t row, int head) const { return (row * h.NH + head) * n; }
     int64_t q(int64_t row, int head) const { return row * h.qkv_width() + int64_t(head) * h.HS; }
 };
@@ -37,8 +37,8 @@ template <class T> PackedKeys pack(float* to, const T* keys, const Sizes& s) {
 }
 // A worker's tiles.
 struct Tiles {
-    float *a, *b;    // (DEPTH,P or R)
-    float* out;      // (QB,R), (QB,P)
+    float *a, *b;    // (DEPTH,R), (DEPTH,P)
+    float* out;      // (QB,R)
     Tiles(float* p, const Sizes& s) : a(p), b(a + DEPTH * s.R + MR), out(b + DEPTH * s.P) {}
 };
 // Calls f(head, first row, number of rows, the worker's tiles) for each tile of queries.

@@ -49,7 +49,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
         }
 }
 
-// tile = dbias of 64 queries by 64 keys, or with `turned` of keys by queries; 0 beyond the last one.
+// tile = dbias of 64 queries by 64 keys, or its transpose with `turned`; 0 beyond the last ones.
 __device__ inline void load_dbias(Tile& tile, const float* dbias, const Call& c, int row0, int head, int key0,
                                   bool turned) {
     __syncthreads();    // the tile has been read

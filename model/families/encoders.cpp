@@ -116,8 +116,8 @@ Family roberta(const char* type, const char* architecture, HeadRows heads) {
                           "roberta.pooler.*", "lm_head.*", "classifier.*"}};
 }
 
-// RoBERTa's body, in which the first token is global by projections of its own. A caller of
-// transformers chooses the global tokens by a mask; flatgpt_global_tokens is their number.
+// RoBERTa's body with a window. The first token is global, and has projections of its own. In
+// transformers a mask chooses global tokens; here the first flatgpt_global_tokens are global.
 Family longformer() {
     Family f = roberta("longformer", "LongformerForMaskedLM", ROBERTA_HEADS("Longformer"));
     f.kinds.window = 257, f.kinds.global_tokens = 1, f.kinds.global_projections = true;

@@ -5,7 +5,7 @@
 void GlobalAttention::lay_out(Layout& at, const Config& c, const Plan& plan) {
     if (!c.global_projections) return;
     at.purpose("global attention");
-    // A batch of shorter sequences may have more of them, so that G rows of each may be all rows.
+    // In a batch of sequences no longer than G, the first G rows of each are all N rows.
     const int64_t N = plan.max_tokens(), width = N * c.attention_width();
     at.reserve(x, N * c.C);
     at.reserve(q, width);

@@ -1,8 +1,8 @@
 // global_attention.h - an encoder's global tokens with projections of their own (Longformer,
 // Beltagy et al. 2020, section 3.1). The first G positions of each sequence are global tokens.
-// Their queries attend to all keys of their text, and these queries, keys and values come from
-// other matrices than those of local attention. All other queries attend as without such matrices,
-// also to the global tokens. Local attention computes the replaced rows as well: they are few.
+// Their queries attend to all keys of their text. These queries, and the keys and values for them,
+// come from matrices of their own. All other queries attend as usual, also to the global tokens.
+// Local attention computes the first G rows as well, and forward() replaces them: they are few.
 //
 //     x (B,S,C) -- kv.w --> keys, values (B,S,2*NKV*HS) --.
 //     its first G rows -- q.w --> queries (B,G,NH*HS) ----+-> cross-attention -> first G rows of y
@@ -38,8 +38,8 @@ class GlobalAttention {
 
     // Replaces the first G rows of y, which local attention has written.
     void forward(const GlobalStep& s);
-    // Takes the first G rows of each sequence out of dy, the gradient of y, before the backward
-    // pass of local attention: there they become 0.
+    // Moves the first G rows of each sequence of dy, the gradient of y, to scratch and zeroes them
+    // in dy, so that local attention's backward pass ignores the rows that forward() replaced.
     void take(Activation* dy, const GlobalStep& s);
     // Backward pass of forward(), given the rows that take() took: dx += the gradient of x.
     void backward(Activation* dx, const GlobalGradients& d, const GlobalStep& s);
