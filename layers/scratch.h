@@ -171,13 +171,13 @@ struct BiasScratch {
           bytes(partial + (h.bias_step ? 0 : 4 * int64_t(B) * h.NH * bands * DIAGONALS)) {}
 };
 // relative_keys_backward's scratch: each part's sum (distances,HS) of dkeys. A part has the tiles
-// of one head's queries whose numbers are equal modulo `turns`.
+// of one head's queries whose numbers are equal modulo `splits`.
 struct RelativeKeysScratch {
-    static constexpr int TILE = 64, MOST_TURNS = 16;
-    int tiles, turns, parts;
+    static constexpr int TILE = 64, MOST_SPLITS = 16;
+    int tiles, splits, parts;
     int64_t bytes;
     RelativeKeysScratch(int N, Heads h)
-        : tiles(int(ceil_div(N, TILE))), turns(std::min(tiles, MOST_TURNS)), parts(h.NH * turns),
+        : tiles(int(ceil_div(N, TILE))), splits(std::min(tiles, MOST_SPLITS)), parts(h.NH * splits),
           bytes(4 * int64_t(parts) * h.distances() * h.HS) {}
 };
 // Scratch of linear_attention_*, counted in floats. rows: for each row of y, y before its factor n

@@ -9,7 +9,7 @@
 
 template <class T> struct Block {
     T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *decayw, *decayb, *projw, *projb, *post1w, *post1b;
-    T* relative_keyw;    // (2*bias_distance()+1,HS): the key of each distance
+    T* relative_keyw;                                      // (2*bias_distance()+1,HS): the key of each distance
     T *global_qw, *global_qb, *global_kvw, *global_kvb;    // Config::global_projections
     // Attention to an encoder's output: (NH*HS,C), (2*NKV*HS,C), (C,NH*HS), norms before and after.
     T *lncw, *lncb, *cross_qw, *cross_qb, *cross_kvw, *cross_kvb, *cross_projw, *cross_projb, *postcw, *postcb;

@@ -70,7 +70,7 @@ struct Golden {
         const std::string theirs = checkpoint_tensor_files(dir, "model").value.at(0);
         const Arrays arrays = arrays_of(written + "/model.safetensors", &shapes);
         Arrays expected_arrays = arrays_of(theirs, &expected_shapes);
-        // transformers' models with relative keys also have a table of positions, which they do not read.
+        // With relative keys, transformers' models do not read their table of positions.
         const std::string unread = "bert.embeddings.position_embeddings.weight";
         if (c.position == Position::relative_key) expected_arrays.erase(unread), expected_shapes.erase(unread);
         CHECK(arrays == expected_arrays);

@@ -82,12 +82,12 @@ template <class T> __global__ void __launch_bounds__(THREADS)
 
 // partial (parts,n,HS) = dbias^T q of a part's queries. A block has 64 keys and 64 columns.
 template <class T> __global__ void __launch_bounds__(THREADS)
-    key_kernel(float* partial, const float* dbias, const T* qkv, Call c, int key_tiles, int turns) {
+    key_kernel(float* partial, const float* dbias, const T* qkv, Call c, int key_tiles, int splits) {
     Tiles& tiles = dynamic_shared<Tiles>();
-    const int parts = c.h.NH * turns, part = int(blockIdx.x) % parts, tile = int(blockIdx.x) / parts;
-    const int head = part / turns, key0 = tile % key_tiles * TILE, column = tile / key_tiles * TILE;
+    const int parts = c.h.NH * splits, part = int(blockIdx.x) % parts, tile = int(blockIdx.x) / parts;
+    const int head = part / splits, key0 = tile % key_tiles * TILE, column = tile / key_tiles * TILE;
     Sums sums[1] = {};
-    for (int row0 = part % turns * TILE; row0 < c.N; row0 += turns * TILE) {
+    for (int row0 = part % splits * TILE; row0 < c.N; row0 += splits * TILE) {
         load_dbias(tiles.left, dbias, c, row0, head, key0, true);
         add_ab(sums, tiles.left, Operand<T>{tiles.right, c.queries(qkv, row0, head), false}, column, c.h.HS);
     }
@@ -123,7 +123,7 @@ void relative_keys_backward(T* dqkv, float* dkeys, const float* dbias, const T* 
            c, column_tiles);
     if (!dkeys) return;
     launch(key_kernel<T>, {unsigned(s.parts * key_tiles * column_tiles), THREADS, sizeof(Tiles)}, partial, dbias, qkv,
-           c, key_tiles, s.turns);
+           c, key_tiles, s.splits);
     launch(add_parts_kernel, {unsigned(ceil_div(elements, THREADS)), THREADS}, dkeys, partial, s.parts, elements,
            c.scale);
 }

@@ -171,11 +171,9 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
                     const int j = stream.key(row + tile_row(r));
                     float p = exp2f(score<SHAPED>(scores, s[r][c], bias, i - j) - lse2);
                     p = visible.from <= j && j < visible.to && i < S ? p : 0;
-                    if constexpr (SHAPED) {
+                    if constexpr (SHAPED)
                         sh.slope.x[tile_row(r)][tile_column(c)] = p * scores.cap_slope(scores.inside(s[r][c]));
-                        p = is_kept(h, w.b, head, i, j) ? p : 0;
-                    }
-                    sh.p.x[tile_row(r)][tile_column(c)] = p;
+                    sh.p.x[tile_row(r)][tile_column(c)] = !SHAPED || is_kept(h, w.b, head, i, j) ? p : 0;
                 }
             }
             add_ab(dv, sh.p, Operand<T>{sh.q, g, false}, w.column, HV);
