@@ -69,7 +69,7 @@ json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = Co
     if (std::holds_alternative<float Config::*>(row.member)) return to_number(c, form, value);
     if (std::holds_alternative<bool Config::*>(row.member) && row.choices.empty()) return value != 0;
     if (row.choices.empty()) return int64_t(form == ConfigKey::as_is ? value : to_number(c, form, value));
-    if (form == ConfigKey::last_name) return row.choices[size_t(value)].back();
+    if (form == ConfigKey::bert_position) return value == int(Position::relative_key) ? "relative_key" : "absolute";
     const bool torch_name = form == ConfigKey::torch_gelu || form == ConfigKey::any_gelu;
     return row.choices[size_t(value)][torch_name && Act(value) == Act::gelu_tanh];
 }
@@ -125,6 +125,13 @@ Status field_parse(const JsonFields& f, const char* key, const ConfigRow& row, C
         json own = {{key, c->gated ? name.substr(gated.size()) : name}};
         TRY(choice_parse({own, f.name}, key, row, &value));
         if (c->gated && value == int(Act::gelu)) value = int(Act::gelu_tanh);
+    } else if (form == ConfigKey::bert_position) {
+        std::string name;
+        TRY(f.get(key, &name));
+        if (name != "absolute" && name != "relative_key")
+            return fail(Exit::input, "%s: %s: expected absolute or relative_key, found \"%s\"", f.name.c_str(), key,
+                        name.c_str());
+        value = int(name == "absolute" ? Position::learned : Position::relative_key);
     } else if (form == ConfigKey::flag || (std::holds_alternative<bool Config::*>(row.member) && row.choices.empty())) {
         TRY(flag_parse(f, key, &yes));
         value = !yes ? 0 : form == ConfigKey::flag ? on : 1;

@@ -309,6 +309,9 @@ Status read_classifier(const Reader& r, const GgufArchitecture& a, bool transfor
     c->transform_act = row->act.value_or(Act::gelu);
     int pooling = a.mean_pooled ? POOLING_MEAN : POOLING_FIRST;
     TRY(r.take("classifier.pooling_type", &pooling, 0));
+    if (pooling != POOLING_MEAN && pooling != POOLING_FIRST)
+        return fail(Exit::input, "%s: %sclassifier.pooling_type: expected %d (mean) or %d (first state), found %d",
+                    r.m.name.c_str(), r.prefix.c_str(), POOLING_MEAN, POOLING_FIRST, pooling);
     c->mean_pooled = pooling == POOLING_MEAN;
     c->classes = {"LABEL_0"};
     const char* key = "classifier.output_labels";

@@ -27,7 +27,7 @@ static Status cached_loss(char** args) {
     const std::vector<int> ids = TRY(checkpoint_tokenizer(model)).encode(text);
     if (length <= PARTS || kept < 0 || sinks < 0 || streams < 1 || int64_t(ids.size()) < int64_t(length) * streams)
         return fail(Exit::usage, "the text has %zu tokens; LENGTH: more than %d", ids.size(), PARTS);
-    if (!kept) config.T = std::max(config.T, length);
+    if (!kept && length > config.T) TRY(extend_context(&config, {.context = length}));
     const bool evicts = kept && kept < length;
     if (const char* why = why_no_eviction(config); evicts && why) return fail(Exit::usage, "CACHE %d: %s", kept, why);
     if (const int least = (pages_for(sinks) + 2) * Pages::SIZE; evicts && kept < least)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes test/golden/encoders: tiny random encoders by transformers, and what they compute.
 
-Usage: golden_encoders.py [OUT [NAME...]].  Needs torch, transformers. Run with transformers 5.24; bert_relative with
+Usage: golden_encoders.py [OUT [NAME...]].  Needs torch, transformers. Run with transformers 5.24; *_relative with
 4.50, because later versions have no relative keys.
 NAME/config.json, model.safetensors: as save_pretrained writes them, weights in bf16. NAME/expected.safetensors, which
 is computed in double: tokens,
@@ -56,12 +56,13 @@ MODELS = {
     "modernbert_texts": ("modernbert", TEXTS, dict(MODERN, norm_bias=True, classifier_bias=True)),
     "modernbert_tokens": ("modernbert", TOKENS, dict(MODERN, attention_bias=True, mlp_bias=True)),
     "bert_pairs": ("bert", "PreTraining", BERT),
-    "bert_relative": ("bert", LM, dict(BERT, position_embedding_type="relative_key", max_position_embeddings=24)),
     "modernbert_mean": ("modernbert", TEXTS, dict(MODERN, num_labels=3, classifier_pooling="mean")),
     "longformer": ("longformer", LM, LONG),
     "longformer_base": ("longformer", "", dict(LONG, type_vocab_size=1)),
     "longformer_texts": ("longformer", TEXTS, dict(LONG, num_labels=3)),
     "longformer_tokens": ("longformer", TOKENS, dict(LONG, attention_window=4, num_labels=4)),
+    "bert_relative": ("bert", LM, dict(BERT, position_embedding_type="relative_key", max_position_embeddings=24)),
+    "roberta_relative": ("roberta", TEXTS, dict(ROBERTA, position_embedding_type="relative_key")),
 }
 
 

@@ -51,11 +51,13 @@ Heads Config::heads(int l) const {
             .softcap = score_cap,
             .alibi = position == Position::alibi,
             .max_distance = bias_distance(),
-            .bias_step = position == Position::relative_key ? NH * (2 * bias_distance() + 1) : 0};
+            .bias_step = position == Position::relative_key ? int(NH * (2 * int64_t(bias_distance()) + 1)) : 0};
 }
 int Config::bias_distance() const {
     if (position == Position::t5) return RELATIVE_MAX_DISTANCE;
-    return position != Position::relative_key ? 0 : max_distance ? max_distance : std::max(1, T - 1);
+    // transformers' tables count the rows before position 0, too.
+    const int all = std::max(1, T + position_offset - 1);
+    return position != Position::relative_key ? 0 : max_distance ? max_distance : all;
 }
 Config Config::encoder() const {
     Config e = *this;
@@ -296,6 +298,10 @@ Status config_check(const Config& c) {
         return fail(Exit::usage, "%s needs --position rope, found %s", scaling.c_str(), position.c_str());
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
         return fail(Exit::usage, "%s needs --rope-scaling", flag_text(c, &Config::rope_factor).c_str());
+    if (int64_t(c.NH) * (2 * int64_t(c.bias_distance()) + 1) > INT32_MAX)
+        return fail(Exit::usage,
+                    "%s: %d heads x (2 x %d + 1) distances are too many; expected a smaller --max-distance",
+                    position.c_str(), c.NH, c.bias_distance());
     TRY(sparse_check(c));
     TRY(globals_check(c));
     if (c.position == Position::alibi && c.mask_kind != MaskKind::causal)

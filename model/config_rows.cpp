@@ -104,8 +104,8 @@ static std::vector<ConfigRow> position_rows() {
     // clang-format off
     return {
         FLATGPT_KEY(&C::position, "position", "--position", "kind of position encoding", 0, 6,
-              {{"none"}, {"learned", "absolute"}, {"rope"}, {"alibi"}, {"sinusoidal"}, {"t5"}, {"relative_key"}}),
-        {&C::max_distance, "max_distance", false, "--max-distance", "flatgpt_max_distance", nullptr, 0, 1 << 14,
+              {{"none"}, {"learned"}, {"rope"}, {"alibi"}, {"sinusoidal"}, {"t5"}, {"relative_key"}}),
+        {&C::max_distance, "max_distance", false, "--max-distance", "flatgpt_max_distance", nullptr, 0, 1 << 21,
          ConfigRow::rare,
          "positions from which on a key's distance does not count (Shaw et al.: 16); 0: the model's, in a new one its "
          "context", {}, "--position relative_key"},

@@ -121,7 +121,7 @@ template <class Visit> void each_encoder(Visit visit) {
         visit(EncoderGolden(name));
     }
     cpu_set_threads(0);
-    CHECK(names.size() == 29);
+    CHECK(names.size() == 30);
 }
 template <class F> void each_table(F f) {
     f([] { return std::make_unique<Model>(reference_ops()); }, 4e-6);
@@ -248,6 +248,7 @@ TEST_CASE("encoders: what flatgpt lacks is refused by name") {
         CHECK(contains(s.message, what));
     };
     refused("bert", {{"position_embedding_type", "relative_key_query"}}, "position_embedding_type");
+    refused("bert", {{"position_embedding_type", "t5"}}, "expected absolute or relative_key, found \"t5\"");
     refused("bert", {{"is_decoder", true}}, "is_decoder");
     refused("bert", {{"add_cross_attention", true}}, "add_cross_attention");
     refused("bert", {{"architectures", {"BertForQuestionAnswering"}}}, "BertForSequenceClassification");

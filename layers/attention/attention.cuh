@@ -11,12 +11,8 @@
 // negated bias in `row`. distance = query's position - key's; row is indexed by -distance.
 struct PositionBias {
     float slope;
-    const float* row;    // the first query's bias at distance 0; null: ALiBi
-    int max_distance, step, count;
-    // The bias of query i. Rows of a tile beyond the last query repeat that query's bias.
-    __device__ PositionBias of(int i) const {
-        return {slope, row ? row + int64_t(min(i, count - 1)) * step : nullptr, max_distance, step, count};
-    }
+    const float* row;    // a query's bias at distance 0; null: ALiBi
+    int max_distance;
 };
 __device__ inline float operator*(const PositionBias& t, float distance) {
     return t.row ? -LOG2E * t.row[max(min(-int(distance), t.max_distance), -t.max_distance)] : t.slope * distance;
@@ -47,11 +43,14 @@ struct Scores {
           max_distance(h.max_distance), bias_step(h.bias_step), has_dropout(h.dropout.rate > 0) {}
     bool shaped() const { return has_cap != 0 || NH || bias || has_dropout; }
 
-    // Bias of `head` for `count` queries; `first` is the first one's row of the call's B * S.
-    __device__ PositionBias slope(int head, int64_t first, int count) const {
-        if (!bias) return {alibi(head), nullptr, 0, 0, 0};
-        const float* row = bias + first * bias_step + head * (2 * max_distance + 1) + max_distance;
-        return {0, row, max_distance, bias_step, count};
+    // The bias of query n, its number among the call's B * S queries.
+    __device__ PositionBias slope(int head, int64_t n) const {
+        if (!bias) return {alibi(head), nullptr, 0};
+        return {0, bias + n * bias_step + head * (2 * max_distance + 1) + max_distance, max_distance};
+    }
+    // The bias of the query that comes i queries after the one of `first`.
+    __device__ PositionBias after(const PositionBias& first, int i) const {
+        return {first.slope, first.row ? first.row + int64_t(i) * bias_step : nullptr, first.max_distance};
     }
     __device__ float alibi(int head) const {    // alibi_slope() of layers/ops.h
         if (!NH) return 0;

@@ -37,7 +37,7 @@ struct ScoreTransform {
     // The transform of the query that comes i queries after the first one.
     INLINE_MEMBER ScoreTransform of(int i) const {
         ScoreTransform t = *this;
-        if (step) t.row += int64_t(i) * step;
+        if (row) t.row += int64_t(i) * step;
         return t;
     }
     INLINE_MEMBER vf biases(vi to_key) const {

@@ -213,7 +213,7 @@ template <int G, int E, int P> struct Queries {
             x.from(from(last), lane, HS);
 #pragma unroll
             for (int e = 0; e < E; e++) q[g][e] = x[e] * scale;
-            slope[g] = SHAPED ? scores.slope(w.head(last), w.row(last), 1) : PositionBias{};
+            slope[g] = SHAPED ? scores.slope(w.head(last), w.row(last)) : PositionBias{};
         }
     }
 };

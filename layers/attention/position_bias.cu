@@ -41,7 +41,7 @@ struct Band {
     __device__ explicit Band(const Bands& c)
         : c(c), b(int(blockIdx.x) % (c.B * c.h.NH) / c.h.NH), head(int(blockIdx.x) % c.h.NH),
           offset(c.lowest + int(blockIdx.x) / (c.B * c.h.NH)), band(int(blockIdx.x) / (c.B * c.h.NH)),
-          tilt(c.scores.slope(head, int64_t(b) * c.S, c.S)) {}
+          tilt(c.scores.slope(head, int64_t(b) * c.S)) {}
     __device__ int64_t lse() const { return (int64_t(b) * c.h.NH + head) * c.S; }
     __device__ int64_t y() const { return (int64_t(b) * c.S * c.h.NH + head) * c.h.HS; }
     __device__ int64_t qkv(int which) const { return b * (c.S * c.row) + int64_t(which) * c.h.HS; }
@@ -111,7 +111,7 @@ struct Query {
     int i;
     float lse2, delta;
     __device__ Query(const Band& at, int i, const float* lse, const float* deltas)
-        : at(at), span(keys_of(at.c.h, at.c.S, at.b, i)), bias(at.tilt.of(i)), i(i),
+        : at(at), span(keys_of(at.c.h, at.c.S, at.b, i)), bias(at.c.scores.after(at.tilt, min(i, at.c.S - 1))), i(i),
           lse2(i < at.c.S ? lse[at.lse() + i] * LOG2E : 0), delta(i < at.c.S ? deltas[at.lse() + i] : 0) {
         if (i >= at.c.S) span = {0, 0};
     }

@@ -18,7 +18,7 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float now = top[r];
-        const PositionBias bias = SHAPED ? slope.of(tile_row(r)) : PositionBias{};
+        const PositionBias bias = SHAPED ? scores.after(slope, sight.row_of(r)) : PositionBias{};
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
             const int t = t0 + tile_column(c), behind = sight.row0 + tile_row(r) - stream.key(t);
@@ -103,8 +103,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
     const int kv = w.head / (h.NH / h.NKV);
     const Some k = source.keys(at, w.b, kv), v = source.values(at, w.b, kv);
     const RowMask<TWO_SIDED> sight(h, S, w.b, w.row, p0);
-    const int64_t row = int64_t(w.b) * S + w.row;
-    const PositionBias slope = SHAPED ? scores.slope(w.head, row, to - w.row) : PositionBias{};
+    const PositionBias slope = SHAPED ? scores.slope(w.head, int64_t(w.b) * S + w.row) : PositionBias{};
 
     auto stays = [&](int r, int key) {
         return Source::CACHED || is_kept(h, w.b, w.head, p0 + w.row + tile_row(r), key);

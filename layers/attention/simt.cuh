@@ -237,8 +237,8 @@ template <int D> inline unsigned blocks(int B, int NH, int S, int HS) {
 // pattern is (visible_keys.h), and `spans` has the queries' spans.
 template <bool TWO_SIDED> struct RowMask {
     Span keys[ROWS], spans[TWO_SIDED ? ROWS : 1];
-    int row0;
-    __device__ RowMask(const Heads& h, int S, int b, int row, int p0) : row0(p0 + row) {
+    int row0, last;    // the first row's position; the last row that is a query
+    __device__ RowMask(const Heads& h, int S, int b, int row, int p0) : row0(p0 + row), last(S - 1 - row) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int i = min(row + tile_row(r), S - 1);
@@ -246,6 +246,7 @@ template <bool TWO_SIDED> struct RowMask {
             if constexpr (TWO_SIDED) spans[r] = h.keys[int64_t(b) * S + i];
         }
     }
+    __device__ int row_of(int r) const { return min(tile_row(r), last); }
     // Whether row r sees key t of the stream.
     __device__ bool is_visible(int r, const Stream& stream, int t) const {
         if (stream.all) return keys[r].from <= t && t < keys[r].to;

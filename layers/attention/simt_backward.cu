@@ -49,8 +49,7 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
     const RowMask<TWO_SIDED> sight(h, S, w.b, w.row, 0);
     const Span first = keys_of(h, S, w.b, w.row), last = keys_of(h, S, w.b, to - 1);
     const Streams streams(h, at.key_count);
-    const int64_t row = int64_t(w.b) * S + w.row;
-    const PositionBias slope = SHAPED ? scores.slope(w.head, row, to - w.row) : PositionBias{};
+    const PositionBias slope = SHAPED ? scores.slope(w.head, int64_t(w.b) * S + w.row) : PositionBias{};
 
     const float factor = h.dropout.factor();
     Sums dq[D / TILE] = {};
@@ -76,7 +75,7 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const float lse2 = lse[at.lse + min(w.row + tile_row(r), S - 1)] * LOG2E;
-                const PositionBias bias = SHAPED ? slope.of(tile_row(r)) : PositionBias{};
+                const PositionBias bias = SHAPED ? scores.after(slope, sight.row_of(r)) : PositionBias{};
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
                     float& ds = sh.ds.x[tile_row(r)][tile_column(c)];    // written by this thread
@@ -153,7 +152,7 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
     Sums dk[D / TILE] = {}, dv[D / TILE] = {};
     for (int head = w.head * group; head < (w.head + 1) * group; head++) {
         const Head<T> at(h, S, w.b, head);
-        const PositionBias slope = SHAPED ? scores.slope(head, int64_t(w.b) * S, S) : PositionBias{};
+        const PositionBias slope = SHAPED ? scores.slope(head, int64_t(w.b) * S) : PositionBias{};
         for (int i0 = seen_by.from; i0 < seen_by.to; i0 += TILE) {
             if (TWO_SIDED && i0 >= gap.from && i0 + TILE <= gap.to) continue;
             const bool kept = i0 > seen_by.from || head > w.head * group;
@@ -165,7 +164,7 @@ template <class T, int D, bool SHAPED, bool TWO_SIDED> __global__ void __launch_
                 const int i = i0 + tile_column(c), known = min(i, S - 1);
                 const Span visible = stream.all ? keys_of(h, S, w.b, known) : pattern_keys<TWO_SIDED>(h, S, w.b, known);
                 const float lse2 = lse[at.lse + known] * LOG2E;
-                const PositionBias bias = SHAPED ? slope.of(i) : PositionBias{};
+                const PositionBias bias = SHAPED ? scores.after(slope, known) : PositionBias{};
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     const int j = stream.key(row + tile_row(r));

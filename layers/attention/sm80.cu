@@ -116,8 +116,7 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
     const std::conditional_t<D <= 64, FromRegisters<M, D>, FromShared<M, Tiles::QUERIES, D>> q_rows{tiles.q, row};
     RowMask<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
     int stream = 0;    // the stream of `sight`
-    const int64_t rows = int64_t(b) * c.S + first;
-    const PositionBias slope = SHAPED ? c.scores.slope(head, rows, min(c.S - first, Tiles::QUERIES)) : PositionBias{};
+    const PositionBias slope = SHAPED ? c.scores.slope(head, int64_t(b) * c.S + first) : PositionBias{};
     const float scale = SHAPED ? 1 : c.scores.log2;
     float o[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // finite, so that differences are numbers
@@ -136,7 +135,7 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
                 const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
                 apply_cap_tanh(p, c.scores);
                 each(p, [&](float& x, int m, int n, int e) {
-                    x = c.scores.score(x, slope.of(row + own_row(m, e)), distance.at(m, n, e));
+                    x = c.scores.score(x, c.query_bias(slope, first, row + own_row(m, e)), distance.at(m, n, e));
                 });
             }
             sight.mask(p, key);

@@ -37,6 +37,10 @@ struct Call {
     __device__ int64_t v(int b, int kv) const { return k(b, kv) + h.NKV * h.HS; }
 
     __device__ Span keys_of(int b, int query) const { return ::keys_of(h, S, b, query); }
+    // The bias of query first + i, or of the last one, from the one of query `first`.
+    __device__ PositionBias query_bias(const PositionBias& of_first, int first, int i) const {
+        return scores.after(of_first, min(i, S - 1 - first));
+    }
     // Queries that attend to key t of a stream (visible_keys.h: the keys of a sparse pattern).
     __device__ Span queries_of(int b, const Stream& stream, int t) const {
         const int key = stream.key(t);

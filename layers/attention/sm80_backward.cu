@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
     RowMask<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
     int stream = 0;    // the stream of `sight`
     const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
-    const PositionBias slope = SHAPED ? c.scores.slope(head, int64_t(b) * c.S + first, c.S - first) : PositionBias{};
+    const PositionBias slope = SHAPED ? c.scores.slope(head, int64_t(b) * c.S + first) : PositionBias{};
     const float factor = c.h.dropout.factor();
     float dq[M][D / 8][4] = {}, p[M][KEYS / 8][4], ds[M][KEYS / 8][4];
     for (int n = 0; n < visits.all; n++) {
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
         each(ds, [&](float& value, int m, int j, int e) {
             const float x = p[m][j][e];
             float lse = row_lse[m][e / 2];
-            if (SHAPED) lse += slope.of(row + own_row(m, e)) * distance.at(m, j, e);
+            if (SHAPED) lse += c.query_bias(slope, first, row + own_row(m, e)) * distance.at(m, j, e);
             if (HAS_DROPOUT) value = stays.at(m, j, e) ? value * factor : 0;
             value = exp2_approx(fmaf(x, c.scores.log2, -lse)) * (value - row_delta[m][e / 2]);
             if (SHAPED) value *= c.scores.cap_slope(x);
@@ -218,12 +218,12 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
         if (SHAPED) apply_cap_tanh(p, c.scores);
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
-        const PositionBias slope = SHAPED ? c.scores.slope(head, int64_t(b) * c.S, c.S) : PositionBias{};
+        const PositionBias slope = SHAPED ? c.scores.slope(head, int64_t(b) * c.S) : PositionBias{};
         const Distance<true> distance(stream.key(first + row), query_of(i), stream.step);
         each(p, [&](float& value, int m, int n, int e) {
             const float x = value;
             float lse = load<2>(stage.lse + n * 8 + j)[e % 2];
-            if (SHAPED) lse += slope.of(query_of(i) + n * 8 + j + e % 2) * distance.at(m, n, e);
+            if (SHAPED) lse += c.query_bias(slope, 0, query_of(i) + n * 8 + j + e % 2) * distance.at(m, n, e);
             value = exp2_approx(fmaf(x, c.scores.log2, -lse));
             if (HAS_DROPOUT) ds[m][n][e] = stays.at(m, n, e) ? ds[m][n][e] * factor : 0;
             ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);

@@ -268,7 +268,7 @@ template <int HS, bool SHAPED> __device__ __forceinline__ void consume(const Con
     float S[BN / 2], O[HS / 2] = {};
     uint32_t P[BN / 4];
     Softmax x;
-    const PositionBias slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0, 0, 0};
+    const PositionBias slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
     const float unit = SHAPED ? 1 : a.scores.log2;
     auto scores_there = [&](int i, RingStage at) {
         my.arrive(&s.k_free[at.stage]);

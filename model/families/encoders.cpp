@@ -36,7 +36,7 @@ std::vector<ConfigKey> bert_keys(const std::vector<ConfigKey>& more = {}) {
                                    {"hidden_act", &C::activation},
                                    {"type_vocab_size", &C::segments, ConfigKey::as_is, 2},
                                    {"layer_norm_eps", &C::norm_eps},
-                                   {"position_embedding_type", &C::position, ConfigKey::last_name},
+                                   {"position_embedding_type", &C::position, ConfigKey::bert_position},
                                    {"tie_word_embeddings", &C::tied}};
     keys.insert(keys.end(), more.begin(), more.end());
     return keys;

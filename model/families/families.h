@@ -24,7 +24,7 @@ struct ConfigKey {
         scale,            // attention scale; 0 is written as 1/sqrt(HS)
         root,             // attention scale s, stored as s^-2
         torch_gelu,       // gelu_pytorch_tanh names the tanh form
-        last_name,        // the last one of a choice's names is written
+        bert_position,    // "absolute": learned; "relative_key"
         any_gelu,         // as torch_gelu; reads every GELU as tanh form
         flag,             // true: value `on`; false: 0
         copy,             // written; must have this value when read

@@ -98,7 +98,7 @@ void Rows::cached(int rows, Element type, const std::string& name) {
 void Rows::biases() {
     const int64_t qkv_elements = int64_t(N) * h.qkv_width(), y_elements = int64_t(N) * h.width();
     Heads with = h;
-    with.alibi = false, with.softcap = 0, with.max_distance = RELATIVE_MAX_DISTANCE;
+    with.alibi = false, with.softcap = 0, with.max_distance = RELATIVE_MAX_DISTANCE, with.bias_step = 0;
     const int64_t numbers = int64_t(h.NH) * with.distances();
     auto qkv = arrays<Activation>(qkv_elements), dqkv = arrays<Activation>(qkv_elements);
     auto y = arrays<Input>(y_elements);
