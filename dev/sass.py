@@ -86,9 +86,9 @@ def read_table():
 
 # Kernels that may use the stack in their loops, with the bytes that they may take, and what for.
 STACK = [
-    (r"attention/sm80\S* \w+<\d+, (true, )+", 136, "caps, slopes, spans or dropout"),
-    (r"attention/simt_backward dq_kernel<\w+, 64, true, true>", 288, "also the spans of a two-sided pattern"),
-    (r"attention/simt\S* ", 200, "streams of keys, and dropout's function"),
+    (r"attention/sm80\S* \w+<\d+, (true, )+", 144, "caps, biases, spans or dropout"),
+    (r"attention/simt_backward dq_kernel<\w+, 64, true, true>", 328, "also the spans of a two-sided pattern"),
+    (r"attention/simt\S* ", 248, "streams of keys, addresses of eight queries' biases, and dropout's function"),
     (r"attention/cached\w* \w+<(bf16, fp8|float, bf16), 1, 32", 24, "heads wider than 128"),
     (r"attention/cached decode_kernel<bf16, bf16, 4, 8, 8, 4, true, As", 120, "four queries with caps in 168 registers"),
     (r"attention/recurrent features_backward_kernel", 24, "addresses of rows that its loop over channels needs"),

@@ -223,7 +223,7 @@ template <int D, bool SHAPED, bool SPARSE, bool HAS_DROPOUT> __global__ void __l
         each(p, [&](float& value, int m, int n, int e) {
             const float x = value;
             float lse = load<2>(stage.lse + n * 8 + j)[e % 2];
-            if (SHAPED) lse += c.query_bias(slope, 0, query_of(i) + n * 8 + j + e % 2) * distance.at(m, n, e);
+            if constexpr (SHAPED) lse += c.query_bias(slope, 0, query_of(i) + n * 8 + j + e % 2) * distance.at(m, n, e);
             value = exp2_approx(fmaf(x, c.scores.log2, -lse));
             if (HAS_DROPOUT) ds[m][n][e] = stays.at(m, n, e) ? ds[m][n][e] * factor : 0;
             ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);
