@@ -91,7 +91,8 @@ class Tiles:
     def of(k):
         found = re.match(r"attention/(?:sm80|sm80_backward|position_bias) (forward|query|key|mma)_kernel<(\d+)(.*, true>)?",
                          f"{k.file} {k.name}")
-        return Tiles(found[1], int(found[2]), bool(found[3])) if found else None
+        # The flag of position_bias is not dropout's: each query has its own biases.
+        return Tiles(found[1], int(found[2]), bool(found[3]) and found[1] != "mma") if found else None
 
     def ways(self, k, softcap=0):
         """Round a tile that all rows see, and round one where pairs are masked. The biases' gradient has one way, as it

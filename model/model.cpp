@@ -232,18 +232,6 @@ void Model::weighted_loss(const float* factors, const float* terms, int count, f
 
 // ---- pairs of texts -----------------------------------------------------------------------------
 
-// BERT's pooler: the transform of the head for next sentences.
-HeadStep Gpt::pooler() const {
-    return {.p = {w.poolw, w.poolb},
-            .act = Act::tanh,
-            .norm = {NormStep::Kind::none, {}, nullptr, nullptr, nullptr, nullptr},
-            .C = c.C,
-            .H = c.C,
-            .pre = transform_pre,
-            .activated = nullptr,
-            .y = transformed};
-}
-
 // The loss of the texts' labels, two classes (Devlin et al. 2019, section 3.1): B follows A, or it
 // is another text. Its gradients are added to those of the other head, which has run before. All
 // positions run, as in other classifiers, but only first ones have a target.

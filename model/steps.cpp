@@ -1,0 +1,218 @@
+// steps.cpp - the operands of gpt.cpp's steps: weights, activations, gradients, dropout and
+// precision of each step of a layer.
+#include "base/philox.h"
+#include "gpt.h"
+#include "model/kv_cache.h"
+#include "model/weights.h"
+
+// If the table has fp8 products, training uses them in all blocks but the first and the last, where
+// rounding errors cost the most. The embeddings and the head are not rounded to 8 bits either.
+Precision Gpt::precision_of(int l) const {
+    const bool fp8 = op.fp8 && pass.training && l > 0 && l + 1 < c.L;
+    return fp8 ? Precision::fp8 : pass.precision;
+}
+
+Dropout Gpt::site_dropout(float rate, int site, int64_t first) const {
+    // Further sites, which models with adapters have from 586 layers on, have streams of their own.
+    constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // "drop"
+    const uint64_t beyond = uint64_t(site) / SITES_PER_STEP, within = uint64_t(site) % SITES_PER_STEP;
+    const Philox4 seed = philox(step.seed, STREAM | beyond << 32, uint64_t(step.number) * SITES_PER_STEP + within);
+    return {rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first};
+}
+Dropout Gpt::dropout(DropoutSite where, int l) const {
+    const bool in_attention = where == DropoutSite::probabilities || where == DropoutSite::cross_probabilities;
+    const float rate = in_attention ? plan.attention_dropout : plan.dropout;
+    const int64_t first = in_attention ? pass.first_sequence : pass.first_sequence * pass.S * c.C;
+    // A site's number gives its random numbers. First come an encoder's sites, then its decoder's,
+    // then those of cross-attention, so that models without an encoder keep their numbers.
+    const int block = first_bucket > 1 ? first_bucket + l : l, beyond = int(where) - int(DropoutSite::ffn);
+    const int site = beyond > 0 ? 3 * (first_bucket + c.L + 1) + 2 * l + beyond : 3 * block + int(where);
+    return pass.training && rate > 0 ? site_dropout(rate, site, first) : Dropout{};
+}
+
+Heads Gpt::heads(int l) const {
+    Heads h = c.heads(l);
+    h.keys = pass.spans ? batch.keys() : nullptr;
+    h.queries = pass.spans ? batch.queries() : nullptr;
+    h.bias = reinterpret_cast<const float*>(bias);
+    h.features = features;
+    h.dropout = dropout(DropoutSite::probabilities, l);
+    return h;
+}
+
+NormStep Gpt::norm1(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const NormStep::Kind kind = c.pre_norm() && (l > 0 || c.first_norm) ? NormStep::Kind::norm : NormStep::Kind::none;
+    return {kind, c.norm_of(), p.ln1w, p.ln1b, t.mean1, t.rstd1};
+}
+NormStep Gpt::norm2(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const NormStep::Kind kind = c.parallel == Parallel::one ? NormStep::Kind::shared
+                                : c.pre_norm()              ? NormStep::Kind::norm
+                                                            : NormStep::Kind::none;
+    return {kind, c.norm_of(), p.ln2w, p.ln2b, t.mean2, t.rstd2};
+}
+FfnStep Gpt::ffn(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    return {.first = product(Adapter::fc, l),
+            .second = product(Adapter::fc2, l),
+            .act = c.activation,
+            .gated = c.gated,
+            .C = c.C,
+            .F = c.ffn_width(l),
+            .precision = precision_of(l),
+            .pre = t.fch,
+            .y = t.fcg,
+            .row_gate_w = p.shared_gatew,
+            .row_gate = t.shared_gate,
+            .gated_y = p.shared_gatew ? t.shared_act : t.fcg};
+}
+// The norm at the end of a branch, for models with post-norm or sandwich norms.
+static NormStep branch_norm(const Config& c, const Parameter* w, const Parameter* b, float* mean, float* rstd) {
+    return {c.post_norm() ? NormStep::Kind::norm : NormStep::Kind::none, c.norm_of(), w, b, mean, rstd};
+}
+Branch Gpt::attention_branch(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const NormStep norm = branch_norm(c, p.post1w, p.post1b, t.post_mean1, t.post_rstd1);
+    return {.in = t.atty,
+            .width = c.attention_width(),
+            .p = product(Adapter::proj, l),
+            .precision = precision_of(l),
+            .product = t.out1,
+            .norm = norm,
+            .norm_of_sum = c.sum_norm(),
+            .scale = c.branch_scale,
+            .dropout = dropout(DropoutSite::attention, l)};
+}
+CrossStep Gpt::cross_step(int l, const KvCache* cache) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    Heads h = c.cross_heads(!encoder ? 0 : cache ? cache->source.positions : encoder->pass.S);
+    h.keys = cache ? nullptr : batch.source_keys();
+    h.queries = cache ? nullptr : batch.source_queries();
+    h.dropout = dropout(DropoutSite::cross_probabilities, l);
+    const NormStep::Kind kind = c.pre_norm() ? NormStep::Kind::norm : NormStep::Kind::none;
+    return {.exists = encoder != nullptr,
+            .norm = {encoder ? kind : NormStep::Kind::shared, c.norm_of(), p.lncw, p.lncb, t.meanc, t.rstdc},
+            .q = {p.cross_qw, p.cross_qb},
+            .kv = {p.cross_kvw, p.cross_kvb},
+            .precision = precision_of(l),
+            .h = h,
+            .B = pass.B,
+            .S = pass.S,
+            .C = c.C,
+            .x = t.x2,
+            .normed = t.lnc,
+            .queries = t.cross_q,
+            .source = encoder ? encoder->lnf : nullptr,
+            .sources = encoder ? encoder->pass.B * encoder->pass.S : 0,
+            .keys = t.cross_kv,
+            .y = t.cross_y,
+            .lse = t.cross_lse,
+            .cache = cache ? &cache->source.layers[size_t(l)] : nullptr,
+            .last = cache ? cache->source.last : nullptr};
+}
+GlobalStep Gpt::global_step(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    return {.q = {p.global_qw, p.global_qb},
+            .kv = {p.global_kvw, p.global_kvb},
+            .precision = precision_of(l),
+            .h = heads(l),
+            .B = pass.B,
+            .S = pass.S,
+            .C = c.C,
+            .x = t.ln1,
+            .keys = t.global_kv,
+            .lse = t.global_lse,
+            .y = t.atty};
+}
+Branch Gpt::cross_branch(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    return {.in = t.cross_y,
+            .width = c.attention_width(),
+            .p = {p.cross_projw, p.cross_projb},
+            .precision = precision_of(l),
+            .product = t.outc,
+            .norm = branch_norm(c, p.postcw, p.postcb, t.post_meanc, t.post_rstdc),
+            .norm_of_sum = c.sum_norm(),
+            .scale = c.branch_scale,
+            .dropout = dropout(DropoutSite::cross_attention, l)};
+}
+Branch Gpt::ffn_branch(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const NormStep norm = branch_norm(c, p.post2w, p.post2b, t.post_mean2, t.post_rstd2);
+    return {.in = p.shared_gatew ? t.shared_act : t.fcg,
+            .width = c.ffn_width(l),
+            .p = product(Adapter::fc2, l),
+            .precision = precision_of(l),
+            .expert_out = t.expert_out,
+            .factors = t.factors,
+            .routes = t.routes,
+            .router = c.router_of(),
+            .product = t.out2,
+            .norm = norm,
+            .norm_of_sum = c.sum_norm(),
+            .scale = c.branch_scale,
+            .dropout = dropout(DropoutSite::ffn, l)};
+}
+
+NormStep Gpt::norm_of_embeddings() const {
+    const NormStep::Kind kind = c.embed_norm ? NormStep::Kind::norm : NormStep::Kind::none;
+    return {kind, c.norm_of(), w.lnew, w.lneb, mean_e, rstd_e};
+}
+HeadStep Gpt::head_step() const {
+    const NormStep::Kind kind = c.transform == HeadTransform::norm ? NormStep::Kind::norm : NormStep::Kind::none;
+    return {.p = {w.transformw, w.transformb},
+            .act = c.transform_act,
+            .norm = {kind, c.norm_of(), w.head_normw, w.head_normb, mean_h, rstd_h},
+            .C = c.C,
+            .H = c.head_width(),
+            .pre = transform_pre,
+            .activated = transform_activated,
+            .y = transformed};
+}
+
+// BERT's pooler: the transform of the head for next sentences.
+HeadStep Gpt::pooler() const {
+    return {.p = {w.poolw, w.poolb},
+            .act = Act::tanh,
+            .norm = {NormStep::Kind::none, {}, nullptr, nullptr, nullptr, nullptr},
+            .C = c.C,
+            .H = c.C,
+            .pre = transform_pre,
+            .activated = nullptr,
+            .y = transformed};
+}
+PoolStep Gpt::pool_step() const {
+    const Heads h = {.NH = c.NH, .NKV = c.NH, .HS = c.HS, .keys = batch.keys(), .queries = batch.queries()};
+    return {.qkv = pool_qkv, .lse = pool_lse, .y = pooled, .values = pool_values, .heads = h};
+}
+
+// ---- gradients ----------------------------------------------------------------------------------
+
+GlobalGradients Gpt::global_gradients(int l) const {
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    return {store.into(d.global_qw), store.into(d.global_kvw), d.global_qb, d.global_kvb, dqkv_or_dup, dbranch};
+}
+CrossGradients Gpt::cross_gradients(int l) const {
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    return {.q = {store.into(d.cross_qw), d.cross_qb, {nullptr, false}, {nullptr, false}, nullptr},
+            .kv = {store.into(d.cross_kvw), d.cross_kvb, {nullptr, false}, {nullptr, false}, nullptr},
+            .proj = {store.into(d.cross_projw), d.cross_projb, {nullptr, false}, {nullptr, false}, nullptr},
+            .norm_w = d.lncw,
+            .norm_b = d.lncb,
+            .post_w = d.postcw,
+            .post_b = d.postcb,
+            .dqueries = dqkv_or_dup,
+            .dkeys = dcross_kv,
+            .dy = dt,
+            .dsource_part = encoder ? encoder->dx : nullptr,
+            .dsource = encoder ? encoder->dt : nullptr};
+}
