@@ -170,8 +170,8 @@ struct BiasScratch {
           partial(round_up(4 * int64_t(B) * h.NH * S, 256)),
           bytes(partial + (h.bias_step ? 0 : 4 * int64_t(B) * h.NH * bands * DIAGONALS)) {}
 };
-// relative_keys_backward's scratch: each part's sum (distances,HS) of dkeys. A part has the tiles
-// of one head's queries whose numbers are equal modulo `splits`.
+// relative_keys_backward's scratch: each part's sum (distances,HS) of dkeys. A part has one head's
+// tiles of queries, those whose numbers are equal modulo `splits`.
 struct RelativeKeysScratch {
     static constexpr int TILE = 64, MOST_SPLITS = 16;
     int tiles, splits, parts;

@@ -464,8 +464,7 @@ Status extend_context(Config* c, const ContextExtension& to) {
     if (scaled && c->position != Position::rope)
         return fail(Exit::usage, "--rope-scaling %s: the model has %s", to.scaling.c_str(), position.c_str());
     if (!c->rope_original) c->rope_original = c->T;
-    if (c->position == Position::relative_key)
-        c->max_distance = c->bias_distance();    // its keys are as many as before
+    if (c->position == Position::relative_key) c->max_distance = c->bias_distance();    // the table keeps its size
     ConfigOverrides overrides = no_overrides();
     const std::vector<ConfigRow>& rows = config_rows();
     for (size_t i = 0; i < rows.size(); i++)

@@ -120,7 +120,9 @@ Family roberta(const char* type, const char* architecture, HeadRows heads) {
 // transformers a mask chooses global tokens; here the first flatgpt_global_tokens are global.
 Family longformer() {
     Family f = roberta("longformer", "LongformerForMaskedLM", ROBERTA_HEADS("Longformer"));
-    f.kinds.window = 257, f.kinds.global_tokens = 1, f.kinds.global_projections = true;
+    f.kinds.window = 257;
+    f.kinds.global_tokens = 1;
+    f.kinds.global_projections = true;
     f.keys = bert_keys({{"attention_window", &C::window, ConfigKey::by_layer, 512},
                         {"flatgpt_global_tokens", &C::global_tokens, ConfigKey::as_is, 1}});
     f.names =
