@@ -244,7 +244,8 @@ constexpr const char* MASK_KEY = "mask_token_id";
 // config.json with only the keys that the family's class in transformers reads.
 ordered_json class_json(const Config& c) {
     const Family& family = *c.family;
-    ordered_json j = {{"architectures", json::array()}, {"model_type", family.type}};
+    ordered_json j = {{"architectures", json::array()},
+                      {"model_type", family.class_type ? family.class_type : family.type}};
     const Family::Head* head = family.head_of(c);
     if (head || family.architecture) j["architectures"].push_back(head ? head->architecture : family.architecture);
     for (size_t i = 0; i < c.classes.size(); i++) {
@@ -291,11 +292,15 @@ Result<const Family*> family_parse(const JsonFields& f) {
     std::string type, known;
     TRY(f.get("model_type", &type));
     if (type == OWN_TYPE) return &GPT2;
+    std::string architecture;
     if (const json& names = f.has("architectures") ? f.object["architectures"] : json();
         names.is_array() && !names.empty() && names[0].is_string())
-        if (const char* lacks = missing_for(names[0]))
-            return fail(Exit::input, "%s: architectures: %s: flatgpt lacks %s", f.name.c_str(),
-                        names[0].get<std::string>().c_str(), lacks);
+        architecture = names[0];
+    if (const char* lacks = missing_for(architecture))
+        return fail(Exit::input, "%s: architectures: %s: flatgpt lacks %s", f.name.c_str(), architecture.c_str(),
+                    lacks);
+    for (const Family* family : families())
+        if (family->class_type && type == family->class_type && architecture == family->architecture) return family;
     for (const Family* family : families()) {
         if (type == family->type || type == own_type(*family)) return family;
         known += (known.empty() ? "" : ", ") + std::string(family->type);
@@ -371,7 +376,7 @@ Result<Config> config_parse(std::string_view text, const std::string& name) {
     const std::string type = j["model_type"];
     for (const ConfigRow& row : config_rows()) {
         auto same = [&](const ConfigKey& k) { return std::string_view(k.key) == row.key; };
-        if (type == family.type || std::any_of(family.keys.begin(), family.keys.end(), same)) continue;
+        if (!type.starts_with(OWN_TYPE) || std::any_of(family.keys.begin(), family.keys.end(), same)) continue;
         if (f.has(row.key)) TRY(field_parse(f, row.key, row, &c));
     }
     TRY(classes_parse(f, &c));

@@ -88,7 +88,10 @@ struct GgufArchitecture {
     // its logits. If the file has gates, `gated` is the activation.
     bool stacks = false;
     Act gated = Act::gelu_tanh;
-    std::string stack(bool encoder) const { return !stacks ? "" : encoder ? "enc." : "dec."; }
+    // The beginning of a block's names. An encoder without a decoder has the encoder's.
+    std::string stack(const Config& c, bool encoder) const {
+        return !stacks ? "" : encoder || !c.encoder_layers ? "enc." : "dec.";
+    }
 };
 // Returns the model that a GGUF file holds. As llama.cpp's converter does, it drops an encoder's
 // head of tokens and pooler, and keeps a classifier's head.

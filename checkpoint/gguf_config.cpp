@@ -86,6 +86,12 @@ const std::vector<GgufArchitecture>& architectures() {
          .fixed = {{"attention.relative_buckets_count", GgufValue::integer(RELATIVE_BUCKETS)}},
          .names = {{"projw", "attn_o.weight"}},
          .stacks = true},
+        {.name = "t5encoder",
+         .families = {"t5_encoder", "mt5_encoder"},
+         .keys = {{"attention.layer_norm_epsilon", &C::norm_eps}},
+         .fixed = {{"attention.relative_buckets_count", GgufValue::integer(RELATIVE_BUCKETS)}},
+         .names = {{"projw", "attn_o.weight"}},
+         .stacks = true},
         {.name = "modern-bert",
          .families = {"modernbert"},
          .keys = {{"rope.freq_base_swa", &C::rope_local_theta}},
@@ -340,8 +346,8 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
     if (a.names_act) TRY(read_activation(r, c));
     TRY(read_experts(r, a, c));
     if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
-    if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // no scaling in windowed layers
-    if (a.stacks && c->tied) c->logit_scale = 1 / std::sqrt(float(c->C));    // as transformers
+    if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;             // no scaling in windowed layers
+    if (c->encoder_layers && c->tied) c->logit_scale = 1 / std::sqrt(float(c->C));    // as transformers
     for (const ConfigKey& k : a.keys) TRY(r.field(k, c));
     if (a.two_sided && c->window) c->window = c->window / 2 + 1;
     if (!c->window)    // unused fields get the family's values
@@ -352,7 +358,7 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
 Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
     std::vector<ExpectedTensor> wanted;
     std::map<std::string, std::vector<int64_t>> held;
-    const std::string block = a.stack(false) + "blk.0.";
+    const std::string block = a.stack(c, false) + "blk.0.";
     const bool qkv = f.find(block + "attn_qkv.weight"), up = c.gated && !f.find(block + "ffn_gate.weight");
     for (const Tensor& t : config_tensors(c))
         for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) {
@@ -363,8 +369,12 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
             wanted.push_back({p.name, p.name, gguf_shape(t, p)});
         }
     // Files of T5's first checkpoints have a table for cross-attention, which llama.cpp ignores.
+    // An encoder may be read from a file that has its decoder, too.
+    const bool alone = a.stacks && !c.encoder_layers;
     for (const GgufTensor& t : f.tensors())
-        if (t.name != "rope_freqs.weight" && !t.name.ends_with(".cross_attn_rel_b.weight")) held[t.name] = t.shape;
+        if (t.name != "rope_freqs.weight" && !t.name.ends_with(".cross_attn_rel_b.weight") &&
+            !(alone && (t.name.starts_with("dec.") || t.name == "output.weight")))
+            held[t.name] = t.shape;
     for (auto& [name, shape] : held)    // (1,C) in our layout, a vector in ggml's
         if (shape.size() == 1 && name.ends_with(".ffn_gate_inp_shexp.weight")) shape.insert(shape.begin(), 1);
     return check_tensors(f.metadata().name, wanted, held);
@@ -386,10 +396,7 @@ Config gguf_model(Config c) {
     if (c.family->heads.empty()) return c;
     c.head_bias = c.family->kinds.head_bias;
     if (c.head == HeadKind::texts || c.head == HeadKind::positions) return c;
-    c.head = HeadKind::none;
-    c.transform = HeadTransform::none;
-    c.classes = {};
-    c.next_sentence = false;
+    c = c.body();
     c.transform_act = c.activation;
     c.transform_bias = c.family->kinds.transform_bias;
     c.mean_pooled = false;
@@ -452,7 +459,7 @@ Result<Config> gguf_config(const GgufFile& f, std::vector<std::string>* unknown)
     const GgufTensor* segments = f.find("token_types.weight");
     const bool table = a->body && segments && segments->shape.size() == 2 && segments->shape[0] <= 1024;
     TRY(read_sizes(r, *a, int(embeddings->shape[0]), table ? int(segments->shape[0]) : 0, &c));
-    const std::string block = a->stack(false) + "blk.0.";
+    const std::string block = a->stack(c, false) + "blk.0.";
     c.tied = !f.find("output.weight");
     TRY(read_fields(r, *a, divisors, &c));
     if (!a->body) c.head_bias = f.find("output.bias");

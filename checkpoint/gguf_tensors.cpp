@@ -219,7 +219,7 @@ std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Co
     CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name), "%s",
           name.c_str());    // checked by gguf_config
     const GgufArchitecture& a = *find_gguf_architecture(name);
-    const std::string block = a.stack(false) + "blk.0.";
+    const std::string block = a.stack(c, false) + "blk.0.";
     const bool qkv = file.find(block + "attn_qkv.weight"), up = c.gated && !file.find(block + "ffn_gate.weight");
     return gguf_pieces(t, c, a, qkv, up);
 }
@@ -324,7 +324,7 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
                                    bool fused_up) {
     const auto [encoder, layer, ours] = NameParts(t.name);
     const bool of_stack = layer >= 0 || ours == "relw" || ours.starts_with("lnf");
-    const std::string block = (of_stack ? a.stack(encoder) : "") +
+    const std::string block = (of_stack ? a.stack(c, encoder) : "") +
                               (layer < 0 ? "" : "blk." + std::to_string(layer) + ".");
     const float add = c.norm_plus && t.vector && ours.ends_with('w') ? 1 : 0;
     const bool weight = ours.ends_with('w'), up = ours.starts_with("fc") && ours.size() == 3;

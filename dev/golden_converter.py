@@ -18,7 +18,8 @@ import tempfile
 FAMILIES = ["gpt2", "llama", "llama3_tied", "llama_yarn", "mistral_full", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
             "phi3", "olmo2", "olmo3", "gpt_neox", "granite", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
             "../pairs/t5", "../pairs/t5_gated", "../encoders/bert_base", "../encoders/distilbert_base",
-            "../encoders/roberta_base", "../encoders/roberta_texts", "../encoders/modernbert_base", "../encoders/modernbert_mean"]
+            "../encoders/roberta_base", "../encoders/roberta_texts", "../encoders/modernbert_base", "../encoders/modernbert_mean",
+            "../eval/t5"]
 
 
 def hash_words(data):
@@ -46,7 +47,7 @@ def main(llama_cpp, families, out, keep=None):
         with tempfile.TemporaryDirectory() as tmp:
             model, file = pathlib.Path(tmp) / "model", pathlib.Path(keep or tmp) / (pathlib.Path(family).name + ".gguf")
             shutil.copytree(pathlib.Path(families) / family, model)
-            (model / "expected.safetensors").unlink()
+            (model / "expected.safetensors").unlink(missing_ok=True)
             config = json.loads((model / "config.json").read_text())
             # What the converter wants and transformers no longer writes.
             if family == "gpt2":

@@ -4,8 +4,9 @@
     python3 -m venv V && V/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
     V/bin/pip install sentence-transformers && V/bin/python dev/golden_embed.py
 
-The models are those of test/golden/eval (dev/golden_eval.py), and a tiny random BERT with a WordPiece tokenizer, which this
-script writes to test/golden/eval/bert as sentence-transformers saves it, with max_seq_length 16. `mean2` is the first 8 numbers of the mean, not normalised.
+The models are those of test/golden/eval (dev/golden_eval.py), and two that this script writes as sentence-transformers saves
+them: bert, a tiny random BERT with a WordPiece tokenizer and max_seq_length 16; t5, a T5EncoderModel with ByT5's tokenizer
+and two Dense layers. `mean2` is the first 8 numbers of the mean, not normalised.
 """
 import json
 import pathlib
@@ -48,17 +49,41 @@ def bert():
         (GOLDEN / "bert" / name).unlink(missing_ok=True)
 
 
+def t5():
+    """An encoder of T5 1.1 whose vectors go through two layers."""
+    directory = tempfile.mkdtemp()
+    tokenizer = transformers.ByT5Tokenizer(extra_ids=0)
+    config = transformers.T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4,
+                                   feed_forward_proj="gated-gelu")
+    torch.manual_seed(2)
+    model = transformers.T5EncoderModel(config)
+    noisy(model, 2)
+    model.save_pretrained(directory), tokenizer.save_pretrained(directory)
+    layers = [models.Dense(32, 12, activation_function=torch.nn.Tanh()),
+              models.Dense(12, 20, bias=False, activation_function=torch.nn.Identity())]
+    for layer in layers:
+        noisy(layer, 3)
+    whole = SentenceTransformer(modules=[models.Transformer(directory, max_seq_length=48), models.Pooling(32, "mean"), *layers,
+                                         models.Normalize()], device="cpu")
+    shutil.rmtree(GOLDEN / "t5", ignore_errors=True)
+    whole.save(str(GOLDEN / "t5"))
+    for name in ("README.md", ".gitattributes"):
+        (GOLDEN / "t5" / name).unlink(missing_ok=True)
+
+
 bert()
+t5()
 found = {"texts": TEXTS}
-for name in ("gpt2", "llama", "bert"):
+for name in ("gpt2", "llama", "bert", "t5"):
+    layers = [models.Dense.load(str(GOLDEN / name / f"{i}_Dense")) for i in (2, 3)] if name == "t5" else []
     transformer = models.Transformer(str(GOLDEN / name))
     tokenizer = transformer.tokenizer
-    if name != "bert":
+    if name in ("gpt2", "llama"):
         tokenizer.pad_token, tokenizer.padding_side, tokenizer.chat_template = tokenizer.eos_token, "right", None
     found[name] = {}
     for ours, theirs in POOLINGS.items():
         pooling = models.Pooling(transformer.get_embedding_dimension(), theirs)
-        model = SentenceTransformer(modules=[transformer, pooling], device="cpu").float()
+        model = SentenceTransformer(modules=[transformer, pooling, *layers], device="cpu").float()
         rows = model.encode(TEXTS, normalize_embeddings=True)
         found[name][ours] = [[float(f"{x:.8g}") for x in row] for row in rows]
         if ours == "mean":

@@ -70,14 +70,10 @@ Result<Config> adapted_config(const ModelSource& found, const ModelOptions& mode
     Config config = TRY(checkpoint_config(found));
     config.adapter = {};
     const bool classifies = config.head == HeadKind::texts || config.head == HeadKind::positions;
-    if (model_options.head == HeadUse::none && !config.family->heads.empty()) {
-        config.head = HeadKind::none;
-        config.transform = HeadTransform::none;
-        config.classes = {};
-        config.next_sentence = false;
-    } else if ((model_options.head == HeadUse::tokens ||
-                (model_options.head == HeadUse::shards && config.head != HeadKind::replaced)) &&
-               config.head != HeadKind::tokens)
+    if (model_options.head == HeadUse::none) config = config.body();
+    else if ((model_options.head == HeadUse::tokens ||
+              (model_options.head == HeadUse::shards && config.head != HeadKind::replaced)) &&
+             config.head != HeadKind::tokens)
         return fail(Exit::usage, "%s predicts no tokens: expected a language model%s", found.path.c_str(),
                     classifies ? ", or eval --labels" : "; flatgpt embed takes its states");
     else if (model_options.head == HeadUse::classes && !classifies)

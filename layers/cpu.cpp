@@ -223,6 +223,7 @@ bool cpu_supports(Isa isa) {
     }
 }
 bool cpu_has_bf16() { return cpu_isa() == Isa::avx512bf16; }
+bool cpu_has_slow_pairs() { return __builtin_cpu_is("intel"); }
 bool cpu_has_vnni(Isa isa) {
     constexpr unsigned AVX_VNNI = 1u << 4;
     if (isa >= Isa::avx512) return __builtin_cpu_supports("avx512vnni");
@@ -267,6 +268,7 @@ template <class P> CpuKernels<P> cpu_kernels(Isa isa, Tiles tiles) {
 #else
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
+bool cpu_has_slow_pairs() { return false; }
 bool cpu_has_vnni(Isa) { return false; }
 PrefetchDistance cpu_prefetch_distance() { return {}; }
 bool cpu_has_amx() { return false; }
@@ -297,18 +299,18 @@ template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles) {
 template const Ops<float>& cpu_ops_isa(Isa, Tiles);
 template const Ops<float, bf16>& cpu_ops_isa(Isa, Tiles);
 
-Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx) {
-    const Result<Isa> set = isa_named(isa);
-    TRY(set.status);
+Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx, bool slow_pairs) {
+    const Isa set = TRY(isa_named(isa));
     const std::string tiles = amx ? amx : "";
-    if (tiles == "pretend") return CpuChoice{set.value, Tiles::emulated};
+    if (tiles == "pretend") return CpuChoice{set, Tiles::emulated};
     if (!tiles.empty() && tiles != "refuse")
         return fail(Exit::usage, "FLATGPT_AMX=%s: expected pretend or refuse", amx);
-    const bool amx_is_used = has_amx && tiles.empty() && set.value == Isa::avx512bf16;
-    return CpuChoice{set.value, amx_is_used ? Tiles::amx : Tiles::none};
+    if (has_amx && tiles.empty() && set == Isa::avx512bf16) return CpuChoice{set, Tiles::amx};
+    const bool named = isa && *isa;
+    return CpuChoice{slow_pairs && !named ? std::min(set, Isa::avx512) : set, Tiles::none};
 }
 static Result<CpuChoice> choice_of_environment() {
-    return cpu_choice(getenv("FLATGPT_ISA"), getenv("FLATGPT_AMX"), cpu_has_amx());
+    return cpu_choice(getenv("FLATGPT_ISA"), getenv("FLATGPT_AMX"), cpu_has_amx(), cpu_has_slow_pairs());
 }
 Status cpu_check() { return choice_of_environment().status; }
 const CpuChoice& cpu_chosen() {

@@ -37,6 +37,10 @@ PrefetchDistance cpu_prefetch_distance();
 // Whether the CPU multiplies tiles of bf16 and Linux grants them to this process (requested once).
 bool cpu_has_amx();
 bool cpu_has_amx_int8();    // tiles of bytes, too
+// Whether pairs of bf16 are multiplied more slowly than floats, where AVX512-BF16 exists. On Intel
+// a core does 87 GFLOP/s in pairs and 174 by FMAs (a Xeon of model 207, 2026-12-01); on Zen 4 and 5
+// pairs have twice the FMAs' rate.
+bool cpu_has_slow_pairs();
 // The number of cores that the CPUs of the affinity mask lie on. CPUs that share a core
 // (hyper-threads) share its arithmetic units and caches, so a second thread should gain little in
 // products (not measured). system: /sys/devices/system/cpu. A CPU that it does not describe counts
@@ -57,9 +61,10 @@ struct CpuChoice {
     Isa isa;
     Tiles tiles;
 };
-// The choice for these values of the variables (null or empty: not set). Exit 2: an unknown value,
-// or an instruction set that this CPU lacks.
-Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx);
+// The choice for these values of the variables (null or empty: not set). slow_pairs: without tiles,
+// avx512bf16 is taken only if it is named. Exit 2: an unknown value, or an instruction set that
+// this CPU lacks.
+Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx, bool slow_pairs);
 // Checks the environment's values; exit 2 as above. Must precede the two functions below.
 Status cpu_check();
 const CpuChoice& cpu_chosen();

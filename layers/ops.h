@@ -468,7 +468,7 @@ template <class P> const Ops<float, P>& cpu_ops();
 // (layers/quant/packed.h). Operations that need gradients are null.
 struct PackedWeight;
 const Ops<float, PackedWeight>& cpu_packed_ops();
-// Whether the instruction set in use multiplies bf16 (AVX512-BF16, AMX). If not, fp32 is faster.
+// Whether the instruction set in use multiplies bf16 (AVX512-BF16, AMX). If not, fp32 is as fast.
 bool cpu_has_bf16();
 void cpu_set_threads(int threads);    // 0: all usable cores (affinity, cgroup quota, hyper-threads)
 int cpu_threads();

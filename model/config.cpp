@@ -68,6 +68,19 @@ Config Config::encoder() const {
     e.head = HeadKind::none;
     return e;
 }
+Config Config::body() const {
+    if (!encoder_layers && family->heads.empty()) return *this;
+    Config b = encoder_layers ? encoder() : *this;
+    if (encoder_layers) b.family = &encoder_family(*family), b.in_encoder = false;
+    b.head = HeadKind::none;
+    b.transform = HeadTransform::none;
+    b.classes = {};
+    b.next_sentence = false;
+    for (auto own : {&Config::head_bias, &Config::tied}) b.*own = b.family->kinds.*own;
+    b.decoder_start = b.family->kinds.decoder_start;
+    b.logit_scale = b.family->kinds.logit_scale;
+    return b;
+}
 Heads Config::cross_heads(int source) const {
     return {.NH = NH, .NKV = NKV, .HS = HS, .scale = score_scale, .softcap = score_cap, .source = source};
 }

@@ -57,9 +57,6 @@ namespace {
 Result<Device> open_cpu(const DeviceOptions& o, bool train) {
     if (o.dtype == "tf32" || is_fp8(gpu_dtype(o.dtype)))
         return fail(Exit::usage, "--dtype %s needs a GPU; a CPU has fp32 and bf16", o.dtype.c_str());
-    if (o.dtype == "bf16" && !cpu_has_bf16())
-        return fail(Exit::device,
-                    "--dtype bf16: this CPU has no bf16 products (AVX512-BF16 or AMX), fp32 is faster on it");
     const bool half = o.dtype == "bf16" || (o.dtype == "auto" && train && cpu_has_bf16());
     Device d;
     d.dtype = half ? Dtype::bf16 : Dtype::fp32;
@@ -176,6 +173,6 @@ std::string describe_devices() {
         if (d.peak_bf16 > 0) text += formatted(", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12);
         text += "\n";
     }
-    const std::string half = cpu_has_bf16() ? std::string(", ") + cpu_ops<bf16>().name : "";
-    return text + "CPU   " + cpu_ops<float>().name + half + ", " + counted(cpu_threads(), "thread") + "\n";
+    return text + "CPU   " + cpu_ops<float>().name + ", " + cpu_ops<bf16>().name + ", " +
+           counted(cpu_threads(), "thread") + "\n";
 }

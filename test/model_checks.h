@@ -69,7 +69,7 @@ inline double loss_in_double(Model& g, const Posed& asked) {
 // Calls f(function that makes an empty model, tolerance) for each parameter type of this CPU.
 template <class F> void each_cpu_model(F f) {
     f([] { return std::make_unique<Model>(cpu_ops<float>()); }, 1e-5);
-    if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 1e-2);
+    f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 1e-2);
 }
 inline void check_gradients(const Config& c, const Objective& objective = {}, float dropout = 0,
                             LossPenalties penalties = {}) {

@@ -375,8 +375,8 @@ TEST_CASE("cpu: products with bf16 weights round gradients first") {
 // ---- the backend around the operations ----------------------------------------------------------
 
 TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
-    auto chosen = [](const char* isa, const char* amx, bool has_amx) {
-        const Result<CpuChoice> c = cpu_choice(isa, amx, has_amx);
+    auto chosen = [](const char* isa, const char* amx, bool has_amx, bool slow_pairs = false) {
+        const Result<CpuChoice> c = cpu_choice(isa, amx, has_amx, slow_pairs);
         REQUIRE(c.ok());
         return c.value;
     };
@@ -386,6 +386,13 @@ TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
         CHECK(plain.tiles == Tiles::none);
         CHECK(tiled.tiles == (can_tile ? Tiles::amx : Tiles::none));
         CHECK(plain.isa == tiled.isa);
+        // Pairs that are slower than floats are taken only where tiles replace them, or if named.
+        const Isa floats = std::min(plain.isa, Isa::avx512);
+        CHECK(chosen(none, none, false, true).isa == floats);
+        CHECK(chosen(none, "refuse", true, true).isa == floats);
+        CHECK(chosen(none, none, true, true).isa == tiled.isa);
+        CHECK(chosen(none, "pretend", false, true).isa == tiled.isa);
+        if (can_tile) CHECK(chosen("avx512bf16", none, false, true).isa == Isa::avx512bf16);
         CHECK(chosen("base", none, true).tiles == Tiles::none);    // as on a CPU of that level
     }
     for (bool has_amx : {false, true}) {
@@ -396,7 +403,7 @@ TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
     }
     for (auto [isa, amx, named] : {std::array{"sse9", "", "FLATGPT_ISA=sse9: expected"},
                                    {"", "yes", "FLATGPT_AMX=yes: expected pretend or refuse"}}) {
-        const Status s = cpu_choice(isa, amx, true).status;
+        const Status s = cpu_choice(isa, amx, true, false).status;
         CHECK(s.code == Exit::usage);
         CHECK(s.message.find(named) == 0);
         const ProcessResult r = run_flatgpt(
@@ -410,7 +417,6 @@ TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
 }
 TEST_CASE("cpu: pretended and refused, AMX changes the products that the command takes") {
     for (const char* dtype : {"fp32", "bf16"}) {
-        if (!strcmp(dtype, "bf16") && !cpu_has_bf16()) continue;
         auto line = [&](std::string environment) {
             const ProcessResult r =
                 run_flatgpt({"selftest", "--device", "cpu", "--dtype", dtype, "--filter", "add_losses"},

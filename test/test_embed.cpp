@@ -47,7 +47,7 @@ struct Texts {
 
 TEST_CASE("embed: vectors are those of sentence-transformers, by every pooling") {
     const Texts texts;
-    for (const std::string model : {"gpt2", "llama", "bert"}) {
+    for (const std::string model : {"gpt2", "llama", "bert", "t5"}) {
         CAPTURE(model);
         for (const std::string pooling : {"mean", "first", "last"}) {
             CAPTURE(pooling);
@@ -57,8 +57,9 @@ TEST_CASE("embed: vectors are those of sentence-transformers, by every pooling")
         const Rows cut =
             vectors(must(texts.args(model, {"--pooling", "mean", "--dims", "8", "--normalize=false"})).out);
         CHECK(largest_difference(cut, texts.golden[model]["mean2"]) < 1e-5);
-        // A causal model's last position has seen all others; BERT's directory names the first.
-        const std::string usual = model == "bert" ? "first" : "last";
+        // A causal model's last position has seen all others. The directories of BERT and T5 name a
+        // pooling.
+        const std::string usual = model == "bert" ? "first" : model == "t5" ? "mean" : "last";
         CHECK(must(texts.args(model, {})).out == must(texts.args(model, {"--pooling", usual})).out);
     }
 }
@@ -197,7 +198,9 @@ TEST_CASE("embed: a sentence-transformers directory names pooling and length, an
           {"sentence_bert_config.json", R"({"max_seq_length": 0})"},
           {"sentence_bert_config.json", "7"},
           {"modules.json", "{}"},
-          {"modules.json", R"([{"type": "sentence_transformers.models.Dense"}])"},
+          {"modules.json", R"([{"type": "sentence_transformers.models.Dense", "path": "none"}])"},
+          {"modules.json", R"([{"type": "sentence_transformers.models.LayerNorm"}])"},
+          {"modules.json", R"([{"type": "sentence_transformers.models.Normalize"}, {"type": "a.Pooling"}])"},
           {"modules.json", "[3]"}}) {
         CAPTURE(text);
         const std::string path = dir + "/" + file, before = read_file(path);
@@ -206,4 +209,37 @@ TEST_CASE("embed: a sentence-transformers directory names pooling and length, an
         write_file(path, before);
     }
     CHECK(sentence_config(dir).ok());
+}
+
+TEST_CASE("embed: Dense layers behind the pooling are read whole, or refused by name") {
+    const std::string dir = temporary_directory() + "/t5";
+    fs::copy(GOLDEN + "t5", dir, fs::copy_options::recursive);
+    const std::vector<DenseLayer> layers = sentence_config(dir).value.layers;
+    REQUIRE(layers.size() == 2);
+    CHECK((layers[0].in == 32 && layers[0].out == 12 && layers[0].tanh));
+    CHECK((layers[1].in == 12 && layers[1].out == 20 && !layers[1].tanh));
+    CHECK(layers[1].b == std::vector<float>(20));    // it has none
+    const std::string file = dir + "/2_Dense/config.json", good = read_file(file);
+    auto refused = [&](const char* key, const nlohmann::json& value) {
+        nlohmann::json j = nlohmann::json::parse(good);
+        j[key] = value;
+        write_file(file, j.dump());
+        const Status s = sentence_config(dir).status;
+        CHECK(s.code == Exit::input);
+        return s.message;
+    };
+    CHECK(
+        contains(refused("activation_function", "torch.nn.ReLU"), "expected Tanh or Identity, found 'torch.nn.ReLU'"));
+    CHECK(contains(refused("in_features", 31), "linear.weight: expected 372 numbers"));
+    CHECK(contains(refused("out_features", 11), "linear.weight: expected 352 numbers"));
+    CHECK(contains(refused("out_features", 0), "expected an integer from 1"));
+    write_file(file, good);
+    must({"embed", dir, "--text", "LICENSE", "--dims", "21"}, 2, "at most the 20 numbers");
+    fs::copy_file(dir + "/3_Dense/config.json", file, fs::copy_options::overwrite_existing);
+    fs::copy_file(dir + "/3_Dense/model.safetensors", dir + "/2_Dense/model.safetensors",
+                  fs::copy_options::overwrite_existing);
+    CHECK(contains(sentence_config(dir).status.message, "expected 20 in_features, found 12"));
+    write_file(dir + "/modules.json", R"([{"type": "a.Dense", "path": "2_Dense"}])");
+    must({"embed", dir, "--text", "LICENSE"}, 3, "has 12 in_features, the model's states have 32 numbers");
+    must({"convert", GOLDEN + "t5", dir + "/a.gguf"}, 0, "the Dense layers behind the pooling");
 }

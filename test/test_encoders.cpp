@@ -126,7 +126,7 @@ template <class Visit> void each_encoder(Visit visit) {
 template <class F> void each_table(F f) {
     f([] { return std::make_unique<Model>(reference_ops()); }, 4e-6);
     f([] { return std::make_unique<Model>(cpu_ops<float>()); }, 1e-5);
-    if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 0.1);
+    f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 0.1);
 }
 }    // namespace
 

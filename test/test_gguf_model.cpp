@@ -101,7 +101,7 @@ TEST_CASE("gguf model: tensors and keys are those of llama.cpp's converter") {
             CHECK(read.value.family == m.g->c.family);
         CHECK(config.value.family == read.value.family);
     }
-    CHECK(families == 28);
+    CHECK(families == 29);
 }
 
 TEST_CASE("gguf model: there and back in every type") {

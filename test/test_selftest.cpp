@@ -125,10 +125,9 @@ TEST_CASE("selftest: the command on every kind of CPU that can be pretended here
         std::vector<std::string> environment;
         std::string filter, dtype = "auto";
     };
-    const std::string half = cpu_has_bf16() ? "bf16" : "auto";
-    std::vector<Kind> kinds = {{{"FLATGPT_AMX=pretend"}, "linear_forward", half},
+    std::vector<Kind> kinds = {{{"FLATGPT_AMX=pretend"}, "linear_forward", "bf16"},
                                {{"FLATGPT_AMX=pretend"}, "linear_forward", "fp32"},
-                               {{"FLATGPT_AMX=refuse"}, cpu_has_amx() ? "attention" : "attention_c", half}};
+                               {{"FLATGPT_AMX=refuse"}, cpu_has_amx() ? "attention" : "attention_c", "bf16"}};
     const char* keys[] = {"base", "avx2", "avx512", "avx512bf16"};
     for (int i = 0; i < ISA_COUNT; i++)
         if (cpu_supports(Isa(i))) {

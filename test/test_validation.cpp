@@ -178,7 +178,7 @@ TEST_CASE("eval: a run is measured in its own type, and has validation's bits") 
         CHECK_FALSE(contains(e.err, "weights "));    // no packed weights
     };
     check("fp32", {});
-    if (cpu_has_bf16()) check("bf16", {}), check("bf16", {"--stochastic-rounding"});
+    check("bf16", {}), check("bf16", {"--stochastic-rounding"});
     // With tiles, sums of floats differ from those of packed weights, which eval must not use.
     const char* before = getenv("FLATGPT_AMX");
     const std::string own = before ? before : "";

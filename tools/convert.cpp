@@ -121,9 +121,16 @@ Status convert(Options o) {
     const ModelCard card = checkpoint_card(from);
     if (!to_gguf) return checkpoint_export(o.out, weights, tokenizer, generation, card_readme(card), overwrite);
     GgufKeys keys = card_keys(card);
-    if (written->body && config.head == HeadKind::none)
-        if (const std::optional<Pooling> pooling = TRY(sentence_config(from.path)).pooling)
-            keys.push_back({written->name + std::string(".pooling_type"), GgufValue::integer(gguf_pooling(*pooling))});
+    if (config.head == HeadKind::none) {
+        const SentenceConfig sentences = TRY(sentence_config(from.path));
+        if (written->body && sentences.pooling)
+            keys.push_back(
+                {written->name + std::string(".pooling_type"), GgufValue::integer(gguf_pooling(*sentences.pooling))});
+        if (!sentences.layers.empty())
+            Progress().note(
+                "note: GGUF has no place for the Dense layers behind the pooling; the file's vectors are "
+                "those before them");
+    }
     keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());
     auto produce = [&](const FileSink& sink) {
         TRY(gguf_save(weights, *type, stem_of(o.out), keys, sink));

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "files/gguf.h"
 #include "files/json.h"
+#include "files/safetensors.h"
 
 namespace {
 // A JSON file of the directory; null: it does not exist.
@@ -32,17 +33,66 @@ Result<Pooling> read_pooling(const std::string& path, const nlohmann::json& j) {
     return fail(Exit::input, "%s: expected one pooling of mean_tokens, cls_token and lasttoken, found %s", path.c_str(),
                 on.empty() ? "none" : join(on, " and ").c_str());
 }
-Status check_modules(const std::string& path, const nlohmann::json& j) {
-    if (!j.is_array()) return fail(Exit::input, "%s: expected a JSON array of modules", path.c_str());
-    for (const nlohmann::json& module : j) {
-        const std::string type = module.is_object() && module.contains("type") && module["type"].is_string()
-                                     ? module["type"].get<std::string>()
-                                     : "";
-        const std::string name = type.substr(type.rfind('.') + 1);
-        if (name != "Transformer" && name != "Pooling" && name != "Normalize")
-            return fail(Exit::input, "%s: expected the modules Transformer, Pooling and Normalize, found '%s'",
-                        path.c_str(), type.c_str());
+// Reads the tensor of this name and shape; without it, its numbers are zeros.
+Status read_tensor(const SafetensorsFile& file, const std::string& name, const std::vector<int64_t>& shape,
+                   std::vector<float>* to) {
+    int64_t count = 1;
+    for (const int64_t n : shape) count *= n;
+    to->assign(size_t(count), 0);
+    for (const TensorEntry& t : file.entries()) {
+        if (t.name != name) continue;
+        if (t.shape != shape)
+            return fail(Exit::input, "%s: %s: expected %lld numbers, as config.json has them, found %lld",
+                        file.path().c_str(), name.c_str(), (long long)count,
+                        (long long)((t.end - t.begin) / SafetensorsFile::element_bytes(t.type)));
+        std::vector<char> raw(size_t(t.end - t.begin));
+        TRY(file.read_bytes(file.data_begin() + t.begin, raw.data(), int64_t(raw.size())));
+        SafetensorsFile::convert(t.type, raw.data(), count, to->data());
+        return {};
     }
+    return name.ends_with("bias") ? Status{}
+                                  : fail(Exit::input, "%s: %s: not found", file.path().c_str(), name.c_str());
+}
+Result<DenseLayer> read_dense(const std::string& directory) {
+    const std::string path = directory + "/config.json";
+    const nlohmann::json j = TRY(read_json(path));
+    if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", path.c_str());
+    const JsonFields f{j, path};
+    DenseLayer layer{};
+    std::string activation;
+    TRY(f.get("in_features", &layer.in, 1, 1 << 16));
+    TRY(f.get("out_features", &layer.out, 1, 1 << 16));
+    TRY(f.get("activation_function", &activation));
+    layer.tanh = activation.ends_with(".Tanh");
+    if (!layer.tanh && !activation.ends_with(".Identity"))
+        return fail(Exit::input, "%s: activation_function: expected Tanh or Identity, found '%s'", path.c_str(),
+                    activation.c_str());
+    const SafetensorsFile file = TRY(SafetensorsFile::open(directory + "/model.safetensors"));
+    TRY(read_tensor(file, "linear.weight", {layer.out, layer.in}, &layer.w));
+    TRY(read_tensor(file, "linear.bias", {layer.out}, &layer.b));
+    return layer;
+}
+Status read_modules(const std::string& directory, const std::string& path, const nlohmann::json& j,
+                    SentenceConfig* to) {
+    if (!j.is_array()) return fail(Exit::input, "%s: expected a JSON array of modules", path.c_str());
+    const std::vector<std::string> order = {"Transformer", "Pooling", "Dense", "Normalize"};
+    size_t at = 0;
+    for (const nlohmann::json& module : j) {
+        auto text = [&](const char* key) {
+            const bool has = module.is_object() && module.contains(key) && module[key].is_string();
+            return has ? module[key].get<std::string>() : std::string();
+        };
+        const std::string type = text("type"), name = type.substr(type.rfind('.') + 1);
+        while (at < order.size() && order[at] != name) at++;
+        if (at == order.size())
+            return fail(Exit::input, "%s: expected the modules Transformer, Pooling, Dense and Normalize, found '%s'",
+                        path.c_str(), type.c_str());
+        if (name == "Dense") to->layers.push_back(TRY(read_dense(directory + "/" + text("path"))));
+    }
+    for (size_t i = 1; i < to->layers.size(); i++)
+        if (to->layers[i].in != to->layers[i - 1].out)
+            return fail(Exit::input, "%s: the second Dense layer: expected %d in_features, found %d", path.c_str(),
+                        to->layers[i - 1].out, to->layers[i].in);
     return {};
 }
 }    // namespace
@@ -64,7 +114,8 @@ Result<SentenceConfig> sentence_config(const std::string& directory) {
     }
     const std::string modules = directory + "/modules.json", pooling = directory + "/1_Pooling/config.json",
                       settings = directory + "/sentence_bert_config.json";
-    if (const nlohmann::json j = TRY(read_json(modules)); !j.is_null()) TRY(check_modules(modules, j));
+    if (const nlohmann::json j = TRY(read_json(modules)); !j.is_null())
+        TRY(read_modules(directory, modules, j, &config));
     if (const nlohmann::json j = TRY(read_json(pooling)); !j.is_null()) config.pooling = TRY(read_pooling(pooling, j));
     if (const nlohmann::json j = TRY(read_json(settings)); !j.is_null()) {
         if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", settings.c_str());
@@ -84,22 +135,29 @@ namespace {
 void pool(const float* states, int length, int C, const EmbedOptions& o, int dims, float* to) {
     const int from = o.pooling == Pooling::last ? length - 1 : 0;
     const int until = o.pooling == Pooling::first ? 1 : length;
-    std::vector<double> sum(static_cast<size_t>(dims));
+    std::vector<double> x(static_cast<size_t>(C));
     for (int s = from; s < until; s++)
-        for (int i = 0; i < dims; i++) sum[size_t(i)] += double(states[int64_t(s) * C + i]);
-    double square = 0;
-    for (double& x : sum) {
-        x /= until - from;
-        square += x * x;
+        for (int i = 0; i < C; i++) x[size_t(i)] += double(states[int64_t(s) * C + i]);
+    for (double& number : x) number /= until - from;
+    for (const DenseLayer& layer : o.layers) {
+        std::vector<double> y(layer.b.begin(), layer.b.end());
+        for (int i = 0; i < layer.out; i++) {
+            for (int k = 0; k < layer.in; k++)
+                y[size_t(i)] += double(layer.w[size_t(i) * size_t(layer.in) + size_t(k)]) * x[size_t(k)];
+            if (layer.tanh) y[size_t(i)] = std::tanh(y[size_t(i)]);
+        }
+        x = std::move(y);
     }
+    double square = 0;
+    for (int i = 0; i < dims; i++) square += x[size_t(i)] * x[size_t(i)];
     // A vector of zeros stays one.
     const double scale = o.normalize && square > 0 ? 1 / std::sqrt(square) : 1;
-    for (int i = 0; i < dims; i++) to[i] = float(sum[size_t(i)] * scale);
+    for (int i = 0; i < dims; i++) to[i] = float(x[size_t(i)] * scale);
 }
 }    // namespace
 
 std::vector<float> embed_texts(Model& model, const std::vector<std::vector<int>>& texts, const EmbedOptions& o) {
-    const int C = model.c.C, dims = o.dims ? o.dims : C;
+    const int C = model.c.C, dims = o.dims ? o.dims : o.whole(C);
     std::vector<size_t> order(texts.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return texts[a].size() > texts[b].size(); });

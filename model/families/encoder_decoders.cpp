@@ -1,6 +1,9 @@
 // encoder_decoders.cpp - families of encoder-decoders: T5, BART, Marian.
 #include "families.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace {
 using C = Config;
 using Names = std::vector<Family::Name>;
@@ -165,20 +168,62 @@ Family scaled_t5(Family family) {
                                              {"tie_word_embeddings", &C::logit_scale, ConfigKey::width_inverse, 1}});
     return family;
 }
+
+// The encoders of this family's models, as models of their own.
+Family alone(const Family& both, const char* type, const char* architecture) {
+    Family f = both;
+    f.type = type;
+    f.architecture = architecture;
+    f.class_type = architecture ? both.type : nullptr;
+    f.kinds.encoder_layers = 0;
+    f.kinds.decoder_start = Config().decoder_start;
+    f.kinds.mask_kind = MaskKind::all;
+    f.kinds.head = HeadKind::none;
+    f.kinds.head_bias = false;
+    f.sized = nullptr;
+    const ConfigRow::Member of_decoder[] = {&C::L, &C::decoder_start, &C::tied, &C::logit_scale};
+    std::erase_if(f.keys, [&](const ConfigKey& k) { return std::ranges::count(of_decoder, k.field) > 0; });
+    for (ConfigKey& k : f.keys)
+        if (k.field == ConfigRow::Member(&C::encoder_layers)) k.field = &C::L;
+    for (Family::Fixed& each : f.fixed)
+        if (!strcmp(each.key, "is_encoder_decoder")) each.value = "false", each.checked = false;
+    f.names = joined({both.names[0]}, both.encoder_names);
+    f.encoder_names = {};
+    for (const char* name : {"decoder.*", "model.decoder.*", "lm_head.*", "final_logits_bias"})
+        f.redundant.push_back(name);
+    f.presets = {};
+    return f;
+}
 }    // namespace
 
 const std::vector<Family>& encoder_decoder_families() {
-    static const std::vector<Family> rows = {
-        scaled_t5(
-            t5("t5", "T5ForConditionalGeneration",
-               {{"t5-small", 32128, 512, 6, 8, 8, 64, 512, 2048}, {"t5-base", 32128, 512, 12, 12, 12, 64, 768, 3072}})),
-        t5("mt5", "MT5ForConditionalGeneration"),
-        bart("bart", "BartForConditionalGeneration", bart_kinds, {},
-             {{"scale_embedding", "false", true, true}, {"pad_token_id", "1", true, false}}),
-        bart("marian", "MarianMTModel", marian_kinds,
-             {{"scale_embedding", &C::embed_scale, ConfigKey::width_root}, {"pad_token_id", &C::decoder_start}},
-             {{"share_encoder_decoder_embeddings", "true", false, true},
-              {"static_position_embeddings", "true", true, true}}),
-    };
+    static const std::vector<Family> rows = [] {
+        std::vector<Family> all = {
+            scaled_t5(t5("t5", "T5ForConditionalGeneration",
+                         {{"t5-small", 32128, 512, 6, 8, 8, 64, 512, 2048},
+                          {"t5-base", 32128, 512, 12, 12, 12, 64, 768, 3072}})),
+            t5("mt5", "MT5ForConditionalGeneration"),
+            bart("bart", "BartForConditionalGeneration", bart_kinds, {},
+                 {{"scale_embedding", "false", true, true}, {"pad_token_id", "1", true, false}}),
+            bart("marian", "MarianMTModel", marian_kinds,
+                 {{"scale_embedding", &C::embed_scale, ConfigKey::width_root}, {"pad_token_id", &C::decoder_start}},
+                 {{"share_encoder_decoder_embeddings", "true", false, true},
+                  {"static_position_embeddings", "true", true, true}}),
+        };
+        const std::pair<const char*, const char*> encoders[] = {{"t5_encoder", "T5EncoderModel"},
+                                                                {"mt5_encoder", "MT5EncoderModel"},
+                                                                {"bart_encoder", nullptr},
+                                                                {"marian_encoder", nullptr}};
+        for (size_t i = 0; i < std::size(encoders); i++)
+            all.push_back(alone(all[i], encoders[i].first, encoders[i].second));
+        return all;
+    }();
     return rows;
+}
+
+const Family& encoder_family(const Family& both) {
+    const std::string type = std::string(both.type) + "_encoder";
+    for (const Family& family : encoder_decoder_families())
+        if (type == family.type) return family;
+    CHECK(false, "%s: its encoders have no family", both.type);
 }

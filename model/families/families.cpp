@@ -72,9 +72,6 @@ const char* missing_for(const std::string& name) {
         {"qwen3_next", "gated delta rule layers and gated attention"},
         {"mamba", "state spaces"},
         {"mamba2", "state spaces"},
-        {"T5EncoderModel", "T5's encoder without its decoder"},
-        {"MT5EncoderModel", "T5's encoder without its decoder"},
-        {"t5encoder", "T5's encoder without its decoder"},    // GGUF's architecture
     };
     for (auto& [each, lacks] : known)
         if (name == each) return lacks;

@@ -44,8 +44,10 @@ struct ConfigKey {
 };
 
 struct Family {
-    const char* type;                      // model_type of config.json
-    const char* architecture;              // transformers' class; null: it has none
+    const char* type;            // model_type of config.json
+    const char* architecture;    // transformers' class; null: it has none
+    // The model_type, if another family has it, too, and the class tells them apart; null: type.
+    const char* class_type = nullptr;
     std::vector<const char*> also = {};    // aliases in FAMILY:dN
     Config kinds = {};                     // fields common to all sizes
     void (*sized)(Config& c) = nullptr;    // sets fields that depend on the sizes
@@ -127,6 +129,8 @@ const char* missing_for(const std::string& name);
 // Visible positions of nanochat's short windows at a context of T: a quarter of T, rounded up to a
 // multiple of 128, and the token itself.
 constexpr int nanochat_window(int T) { return (T / 4 + (T % 4 != 0) + 127) / 128 * 128 + 1; }
+// The family of this family's encoders without decoders.
+const Family& encoder_family(const Family& both);
 // Families like Llama, like GPT-2, like BERT and like T5. families() joins them.
 const std::vector<Family>& llama_families();
 const std::vector<Family>& encoder_families();
