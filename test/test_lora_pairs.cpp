@@ -1,0 +1,288 @@
+// test_lora_pairs.cpp - adapters of encoder-decoders: PEFT's logits, losses, gradients and tokens
+// (dev/golden_lora.py), central differences, files, merging, training on pairs.
+#include <set>
+
+#include "test.h"
+#include "checkpoint/adapter_files.h"
+#include "model/cost_table.h"
+#include "model_checks.h"
+#include "pair_goldens.h"
+#include "toy_ranks.h"
+
+namespace {
+typedef std::vector<std::string> Words;
+const std::string ADAPTERS = "test/golden/lora_pairs/", BASES = "test/golden/pairs/";
+
+// A model of test/golden/pairs with an adapter, whose results replace the model's own.
+struct LoraGolden : PairGolden {
+    std::string adapter;
+    Config plain;
+    std::vector<AdapterFiles> files;
+    explicit LoraGolden(const std::string& name) : PairGolden(name), adapter(ADAPTERS + name), plain(c) {
+        files = {adapter_open(adapter).take()};
+        const Status added = add_adapters(&c, files);
+        REQUIRE_MESSAGE(added.ok(), added.message);
+        for (const auto& [key, values] : arrays_of(adapter + "/expected.safetensors")) expected[key] = values;
+    }
+    void load_all(Model& g, const Plan& plan) const {
+        load(g, plan);
+        REQUIRE(load_adapters(g, files).ok());
+    }
+    // Logits of the source and target, by the base or by base and adapter.
+    std::vector<float> logits(Model& g) const {
+        run(g, false);
+        std::vector<float> found(size_t(B * LENGTH * c.V));
+        compute_logits_of_all(g, found);
+        return found;
+    }
+    void check_logits(Model& g, double tolerance) const {
+        const std::vector<float> found = logits(g);
+        CHECK(relative_error(found.data(), expected.at("logits").data(), int64_t(found.size())) < tolerance);
+    }
+    void check_learning(Model& g, double tolerance, Recompute recompute) const {
+        Plan train = plan(RunMode::train);
+        train.recompute = recompute;
+        load_all(g, train);
+        g.train.begin();
+        check_logits(g, tolerance);
+        run(g, true);
+        g.loss(true, 1 / float(g.pass.targets));
+        g.backward();
+        CHECK(g.mean_loss() == doctest::Approx(double(expected.at("loss")[0])).epsilon(tolerance));
+        size_t compared = 0;
+        for (const TensorSource& s : adapter_sources(g, StateKind::gradients)) {
+            CAPTURE(s.name);
+            const auto theirs = expected.find("grad." + s.name);
+            REQUIRE(theirs != expected.end());
+            std::vector<float> ours(theirs->second.size());
+            REQUIRE(int64_t(ours.size()) == s.shape[0] * (s.shape.size() > 1 ? s.shape[1] : 1));
+            REQUIRE(s.fill(0, int64_t(ours.size()), ours.data()).ok());
+            CHECK(relative_error(ours.data(), theirs->second.data(), int64_t(ours.size())) < 4 * tolerance);
+            compared++;
+        }
+        CHECK(compared == size_t(std::ranges::count_if(
+                              expected, [](const auto& e) { return e.first.starts_with("grad.base_model"); })));
+        CHECK(compared > 60);
+    }
+};
+template <class Visit> void each_adapter(Visit visit) {
+    cpu_set_threads(1);
+    for (const std::string name : {"t5", "t5_gated", "bart"}) {
+        CAPTURE(name);
+        visit(LoraGolden(name));
+    }
+    cpu_set_threads(0);
+}
+// Small encoder-decoders of the shapes of TOY: of BART's kinds, of T5's, of 2017.
+std::vector<Kind> encoder_kinds(const Config& c) {
+    std::vector<Kind> all;
+    auto add = [&](const char* name, auto change) {
+        Config k = c;
+        k.encoder_layers = 1;
+        k.window = 0;
+        change(k);
+        all.push_back({name, k});
+    };
+    add("bart", [](Config& k) {
+        k.norm_placement = NormPlacement::post, k.embed_norm = k.head_bias = true, k.position_offset = 2;
+    });
+    add("t5", [](Config& k) {
+        k.norm = NormKind::rms, k.position = Position::t5, k.gated = true, k.score_scale = 1;
+        k.qkv_bias = k.proj_bias = k.up_bias = k.down_bias = k.norm_bias = false;
+    });
+    add("of 2017", [](Config& k) { k.position = Position::sinusoidal, k.encoder_layers = 2; });
+    return all;
+}
+}    // namespace
+
+TEST_CASE("lora of pairs: logits and losses and gradients are those of PEFT") {
+    each_adapter([](const LoraGolden& golden) {
+        for (Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
+            Model reference{Table(reference_ops())}, floats{Table(cpu_ops<float>())};
+            golden.check_learning(reference, 2e-5, recompute);    // statistics and factors are floats
+            golden.check_learning(floats, 4e-5, recompute);
+        }
+    });
+}
+
+TEST_CASE("lora of pairs: cached decoding has the tokens of PEFT") {
+    each_adapter([](const LoraGolden& golden) {
+        Model g{Table(cpu_ops<float>())};
+        golden.load_all(g, {.mode = RunMode::infer, .B = 1, .S = 20, .source = PairGolden::NS});
+        KvCache cache;
+        REQUIRE(allocate_cache(g, cache, 1, 20, {.source = PairGolden::NS}).ok());
+        encode_source(g, cache, 0, golden.tokens("source").data(), PairGolden::NS);
+        std::vector<int> next(1, golden.c.decoder_start), greedy;
+        std::vector<float> logits(size_t(golden.c.V));
+        for (const int expected : golden.tokens("greedy")) {
+            compute_logits(g, extend(g, cache, next.data(), 1), logits.data());
+            next[0] = int(std::ranges::max_element(logits) - logits.begin());
+            CHECK(next[0] == expected);
+        }
+    });
+}
+
+TEST_CASE("lora of pairs: gradients in double, with dropout and magnitudes") {
+    for (const Config& shape : {TOY, GROUPED})
+        for (const Kind& kind : encoder_kinds(shape)) {
+            INFO(kind.name);
+            check_gradients(adapted(kind.c));
+            check_gradients(adapted(kind.c, 0.3f), {}, 0.2f);
+            check_gradients(decomposed(kind.c));
+            // Cross-attention's products alone.
+            Config cross = kind.c;
+            for (const Adapter::Product p : {Adapter::cross_q, Adapter::cross_kv, Adapter::cross_proj})
+                cross.adapter.ranks[p][0] = 2;
+            check_gradients(cross);
+        }
+}
+
+TEST_CASE("lora of pairs: the same numbers are dropped in any batch") {
+    // Dropout counts the step's sequences, in both stacks.
+    for (const Kind& kind : encoder_kinds(TOY)) {
+        INFO(kind.name);
+        const Config c = adapted(kind.c, 0.5f);
+        const int B = 3, S = 6, NS = 4;
+        const std::vector<int> in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2),
+                               source = toy_tokens(B * NS, c.V, 3);
+        auto losses = [&](int batch) {
+            Model g(reference_ops());
+            toy_model(g, c, {.mode = RunMode::train, .B = batch, .S = S, .source = NS});
+            g.train.begin();
+            double sum = 0;
+            for (int b = 0; b < B; b += batch) {
+                g.upload_pairs(source.data() + b * NS, nullptr, NS, in.data() + b * S, out.data() + b * S, batch, S);
+                g.forward(true);
+                g.loss(true, 1.0f / float(B * S));
+                g.backward(b + batch == B);
+                sum += g.mean_loss() * batch / B;
+            }
+            return std::pair{sum, flat_grads(g)};
+        };
+        const auto [all, gradients] = losses(B);
+        const auto [each, same] = losses(1);
+        CHECK(each == doctest::Approx(all).epsilon(1e-6));
+        CHECK(norm_error(same, gradients) < 1e-6);
+    }
+}
+
+TEST_CASE("lora of pairs: a dry run's memory and parameters") {
+    const Config c = adapted(encoder_kinds(TOY)[0].c);
+    const Plan plan = {.mode = RunMode::train, .B = 2, .S = 7, .source = 8, .sources = 2};
+    Model g(cpu_ops<float>());
+    REQUIRE(g.allocate(c, plan).ok());
+    const std::vector<MemoryRow> told = memory_cost(g.op, c, plan).value;
+    for (size_t i = 0; i < g.memory.size(); i++) CHECK(g.memory[i].bytes == told[i].bytes);
+    int64_t trained = 0;
+    for (const Tensor& t : g.tensors) {
+        CHECK(t.frozen != t.adapter);
+        trained += t.adapter && !t.name.ends_with("_b") ? t.size() : 0;
+    }
+    for (const AdaptedMatrix& m : adapted_matrices(c)) trained += m.rows * m.rank;
+    CHECK(trained_parameters(c) == trained);
+    // Adapters of cross-attention alone take nothing in the encoder.
+    Config none = c, cross = c;
+    none.adapter = cross.adapter = {};
+    cross.adapter.ranks[Adapter::cross_q][0] = 8;
+    auto of_encoder = [&](const Config& of) {
+        for (const MemoryRow& row : memory_cost(g.op, of, plan).value)
+            if (row.purpose == std::string("encoder's activations")) return row.bytes;
+        return int64_t(-1);
+    };
+    CHECK(of_encoder(cross) == of_encoder(none));
+    CHECK(of_encoder(c) > of_encoder(none));
+}
+
+TEST_CASE("lora of pairs: merged weights have the logits of the applied adapter") {
+    Toy toy;
+    each_adapter([&](const LoraGolden& golden) {
+        const std::string name = fs::path(golden.adapter).filename(), merged = toy.dir + "/" + name;
+        must({"merge", BASES + name, golden.adapter, merged});
+        LoraGolden other = golden;
+        other.c = golden.plain;
+        other.dir = merged;
+        Model g{Table(cpu_ops<float>())}, base{Table(cpu_ops<float>())};
+        other.load(g, other.plan(RunMode::infer));
+        // The merged weights are bf16, as the base's are.
+        other.check_logits(g, 0.05);
+        other.dir = golden.dir;
+        other.load(base, other.plan(RunMode::infer));
+        const std::vector<float> before = other.logits(base);
+        CHECK(relative_error(before.data(), golden.expected.at("logits").data(), int64_t(before.size())) > 0.1);
+        must({"info", golden.adapter}, 0, "rank up to");
+    });
+}
+
+TEST_CASE("lora of pairs: trained on pairs, saved in the files of PEFT, resumed, evaluated and sampled") {
+    Toy toy;
+    std::string lines;
+    for (int i = 0; i < 24; i++)
+        lines +=
+            formatted("{\"source\": \"%s\", \"target\": \"%s\"}\n", i % 2 ? "abab" : "dede", i % 2 ? "x y" : "the");
+    const std::string pairs = toy.dir + "/pairs.jsonl";
+    write_file(pairs, lines);
+    for (const std::string model : {"t5", "bart"}) {
+        CAPTURE(model);
+        const std::string base = toy.dir + "/" + model, run = base + "-lora";
+        auto args = [&](const Words& first, const std::string& out, const std::string& steps, const Words& more) {
+            Words all = {"train", "--pairs", pairs,     "--pairs-val", pairs,     "--seq-len", "16",    "--batch", "4",
+                         "--lr",  "2e-2",    "--dtype", "fp32",        "--steps", steps,       "--out", out};
+            all.insert(all.begin() + 1, first.begin(), first.end());
+            return with(all, more);
+        };
+        must(args({"--model", model + ":d1", "--tokenizer", toy.dir + "/tok.json"}, base, "2", {}));
+        const Words lora = {"--lora-rank", "4", "--lora-dropout", "0.1", "--save-every", "30", "--keep", "0"};
+        CHECK(contains(must(args({"--from", base}, run, "60", with(lora, {"--dry-run"}))).out, "in adapters beside"));
+        must(args({"--from", base}, run, "60", lora));
+        const std::string newest = toy.newest(model + "-lora");
+        const nlohmann::json j = nlohmann::json::parse(read_file(newest + "/adapter_config.json"));
+        CHECK(j["task_type"] == "SEQ_2_SEQ_LM");
+        const std::set<std::string> targets = j["target_modules"],
+                                    expected = model == "t5" ? std::set<std::string>{"q", "k", "v", "o", "wi", "wo"}
+                                                             : std::set<std::string>{"q_proj",   "k_proj", "v_proj",
+                                                                                     "out_proj", "fc1",    "fc2"};
+        CHECK(targets == expected);
+        // A run that goes on has the same bits.
+        must(args({"--from", base}, run + "-again", "60", with(lora, {"--resume", run + "/step_00000030"})), 0,
+             "resumed from");
+        CHECK(same_file(newest + "/adapter_model.safetensors",
+                        toy.newest(model + "-lora-again") + "/adapter_model.safetensors"));
+        // As a run, beside its base and merged, it is one model, better than its base.
+        auto loss = [&](const Words& of) {
+            return number(must(with(with({"eval"}, of), {"--pairs", pairs, "--dtype", "fp32", "--json"})).out,
+                          "\"loss\":");
+        };
+        const double found = loss({run});
+        CHECK(found < loss({base}) - 0.5);
+        CHECK(loss({base, "--adapter", run}) == doctest::Approx(found));
+        must({"merge", base, run, base + "-merged"});
+        CHECK(loss({base + "-merged"}) == doctest::Approx(found).epsilon(1e-4));
+        auto sampled = [&](const Words& of) {
+            return must(with(with({"sample"}, of),
+                             {"--source", "abab", "--temperature", "0", "--tokens", "6", "--dtype", "fp32"}))
+                .out;
+        };
+        CHECK(sampled({base, "--adapter", run}) == sampled({base + "-merged"}));
+        // Some matrices: the ends of names tell the kinds of attention apart.
+        const std::string some = base + "-some";
+        must(args({"--from", base}, some, "1", {"--lora-rank", "2", "--lora-targets", "cross_q,cross_kv,fc2"}));
+        const std::string text = read_file(toy.newest(model + "-some") + "/adapter_config.json");
+        for (const char* end : {model == "t5" ? "\"EncDecAttention.q\"" : "\"encoder_attn.q_proj\"",
+                                model == "t5" ? "\"EncDecAttention.v\"" : "\"encoder_attn.v_proj\"",
+                                model == "t5" ? "\"wo\"" : "\"fc2\""})
+            CHECK_MESSAGE(contains(text, end), text);
+        CHECK(loss({some}) == doctest::Approx(loss({base, "--adapter", some})));
+        must(args({"--from", base}, base + "-none", "1", {"--lora-rank", "2", "--lora-targets", "lm_head"}), 2,
+             model == "t5" ? "no matrix \"lm_head\"; expected some of all, attention, cross_kv"
+                           : "no matrix \"lm_head\"");
+    }
+    // An adapter of another model.
+    must({"eval", toy.dir + "/t5", "--adapter", toy.newest("bart-lora"), "--pairs", pairs}, 3,
+         "the model has no such matrix");
+    // Stacks whose files hold other matrices.
+    must({"train", "--model", "llama:d1", "--encoder-layers", "1", "--tokenizer", toy.dir + "/tok.json", "--pairs",
+          pairs, "--seq-len", "16", "--batch", "4", "--steps", "1", "--out", toy.dir + "/llama"});
+    must({"train", "--from", toy.dir + "/llama", "--pairs", pairs, "--seq-len", "16", "--batch", "4", "--steps", "1",
+          "--lora-rank", "2", "--out", toy.dir + "/none"},
+         2, "hold the encoder's qkv as 1 matrices and the decoder's as 3");
+}
