@@ -1,5 +1,5 @@
-// pair_goldens.h - tiny encoder-decoders with transformers' results (dev/golden_pairs.py). Include it
-// after doctest.
+// pair_goldens.h - tiny encoder-decoders with transformers' results (dev/golden_pairs.py). Include
+// it after doctest.
 #pragma once
 #include "family_goldens.h"
 
