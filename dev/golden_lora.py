@@ -29,6 +29,7 @@ PAIRS = {
     "t5_gated": ("t5_gated", dict(target_modules=["q", "k", "v", "o", "wi_0", "wi_1", "wo"], use_dora=True)),
     "bart": ("bart", dict(target_modules=["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
                           rank_pattern={"encoder_attn.v_proj": 2}, alpha_pattern={"encoder_attn.v_proj": 4})),
+    "marian": ("marian", dict(target_modules=["q_proj", "v_proj"])),
 }
 
 
@@ -95,6 +96,9 @@ def write_pairs(out, base, fields):
             p.data *= 1 + 0.1 * torch.randn_like(p)
     save(model, out)
     model.eval().double()
+    for m in model.modules():
+        if hasattr(m, "create_weight"):    # Marian's sinusoids are not rounded
+            m.weight.data.copy_(m.create_weight())
     source, tokens, target = (known[k].long() for k in ("source", "tokens", "target"))
     mask = torch.arange(source.shape[1])[None] < known["lengths"][:, None]
     result = model(input_ids=source, attention_mask=mask.long(), decoder_input_ids=tokens, labels=target)

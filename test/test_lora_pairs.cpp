@@ -63,12 +63,12 @@ struct LoraGolden : PairGolden {
         }
         CHECK(compared == size_t(std::ranges::count_if(
                               expected, [](const auto& e) { return e.first.starts_with("grad.base_model"); })));
-        CHECK(compared > 60);
+        CHECK(compared > 25);
     }
 };
 template <class Visit> void each_adapter(Visit visit) {
     cpu_set_threads(1);
-    for (const std::string name : {"t5", "t5_gated", "bart"}) {
+    for (const std::string name : {"t5", "t5_gated", "bart", "marian"}) {
         CAPTURE(name);
         visit(LoraGolden(name));
     }
