@@ -116,6 +116,12 @@ double common_scale(const std::vector<AdapterFiles>& adapters) {
         if (m.scale != scale) return 1;
     return scale;
 }
+// The last parts of a module's name, which dots separate.
+std::string name_end(const std::string& module, int parts) {
+    size_t at = module.size();
+    for (int i = 0; i < parts && at != module.npos; i++) at = at ? module.rfind('.', at - 1) : module.npos;
+    return at == module.npos ? module : module.substr(at + 1);
+}
 const AdapterModule* find_module(const AdapterFiles& from, const std::string& name, const Family& family) {
     for (const AdapterModule& m : from.modules)
         if (bare_name(m.name, family) == name) return &m;
@@ -336,26 +342,26 @@ Result<WeightsReader> merged_reader(WeightsReader base, const std::vector<Adapte
 
 // ---- writing ------------------------------------------------------------------------------------
 
-std::vector<TensorSource> adapter_sources(const Model& g) {
+std::vector<TensorSource> adapter_sources(const Model& g, StateKind part) {
     std::vector<TensorSource> sources;
     auto tensor = [&](const std::string& name) { return std::ranges::find(g.tensors, name, &Tensor::name); };
     for (const AdaptedMatrix& m : adapted_matrices(g.c)) {
         if (!m.rank) continue;
         const std::string module = std::string(PREFIX) + m.module;
         const auto a = tensor(adapter_tensor(m.tensor, 'a')), b = tensor(adapter_tensor(m.tensor, 'b'));
-        auto fill_a = [&g, at = a->offset + m.column * a->cols](int64_t first, int64_t count, float* out) {
-            g.read(StateKind::weights, at + first, count, out);
+        auto fill_a = [&g, part, at = a->offset + m.column * a->cols](int64_t first, int64_t count, float* out) {
+            g.read(part, at + first, count, out);
             return Status{};
         };
         // Reads n numbers, from `column` on, of each of the module's rows in a tensor (OC,width).
         // Must be called in order: the first call reads all, the last one frees them.
         auto rows_of = [&](auto from, int64_t column, int64_t n) {
             const auto of = tensor(m.tensor);
-            return [&g, from, of, m, column, n, host = std::vector<float>()](int64_t first, int64_t count,
-                                                                             float* out) mutable -> Status {
+            return [&g, part, from, of, m, column, n, host = std::vector<float>()](int64_t first, int64_t count,
+                                                                                   float* out) mutable -> Status {
                 if (first == 0) {
                     std::vector<float> whole(size_t(from->size()));
-                    g.read(StateKind::weights, from->offset, from->size(), whole.data());
+                    g.read(part, from->offset, from->size(), whole.data());
                     host.resize(size_t(m.rows * n));
                     for (const FileRows& run : file_rows(g.c, *of, of->pieces[size_t(m.piece)]))
                         for (int64_t r = 0; r < run.count; r++)
@@ -385,9 +391,15 @@ std::string adapter_config_json(const Config& c) {
     int rank = 0;
     bool transposed = false;
     std::map<std::string, int> own;    // rank of each module
-    for (const AdaptedMatrix& m : adapted_matrices(c)) {
+    // PEFT adapts each module whose name ends so. The two kinds of attention have matrices of one
+    // name: where these have other ranks, the end has the attention's name, too.
+    const std::vector<AdaptedMatrix> matrices = adapted_matrices(c);
+    std::map<std::string, std::set<int>> ranks_of;
+    for (const AdaptedMatrix& m : matrices) ranks_of[name_end(m.module, 1)].insert(m.rank);
+    for (const AdaptedMatrix& m : matrices) {
         if (!m.rank) continue;
-        const std::string module = m.module.substr(m.module.rfind('.') + 1);
+        const std::string last = name_end(m.module, 1),
+                          module = ranks_of[last].size() > 1 ? name_end(m.module, 2) : last;
         modules.insert(module);
         own[module] = m.rank;
         rank = std::max(rank, m.rank);
@@ -396,8 +408,9 @@ std::string adapter_config_json(const Config& c) {
     for (const auto& [module, of_module] : own)
         if (of_module != rank) ranks.set(module, of_module), alphas.set(module, double(c.adapter.scale) * of_module);
     for (const Family::Name& n : c.family->names) transposed |= n.layout == FileLayout::transposed;
-    return Json::object("peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", c.adapter.base, "r",
-                        rank, "lora_alpha", double(c.adapter.scale) * rank, "lora_dropout", double(c.adapter.dropout),
+    const char* const task = c.encoder_layers ? "SEQ_2_SEQ_LM" : "CAUSAL_LM";
+    return Json::object("peft_type", "LORA", "task_type", task, "base_model_name_or_path", c.adapter.base, "r", rank,
+                        "lora_alpha", double(c.adapter.scale) * rank, "lora_dropout", double(c.adapter.dropout),
                         "target_modules", Json::list(std::vector<std::string>(modules.begin(), modules.end())), "bias",
                         "none", "fan_in_fan_out", transposed, "inference_mode", true, "init_lora_weights", true,
                         "use_rslora", false, "use_dora", c.adapter.magnitudes, "modules_to_save", nullptr,

@@ -58,6 +58,7 @@ Status gguf_save_adapters(const Config& c, const std::vector<AdapterFiles>& adap
 // Returns a reader of the base's weights with the adapters added to them.
 Result<WeightsReader> merged_reader(WeightsReader base, const std::vector<AdapterFiles>& adapters);
 
-// For writing: the tensors of adapter_model.safetensors, and the text of adapter_config.json.
-std::vector<TensorSource> adapter_sources(const Model& g);
+// For writing: the tensors of adapter_model.safetensors, or their gradients, and the text of
+// adapter_config.json.
+std::vector<TensorSource> adapter_sources(const Model& g, StateKind part = StateKind::weights);
 std::string adapter_config_json(const Config& c);

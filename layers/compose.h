@@ -347,7 +347,7 @@ struct CrossStep {
     const int* last;        // (B,S): last position of the cache's keys
 };
 inline void cross_keys(const Table& op, const CrossStep& s) {
-    op.linear_forward(s.keys, s.source, s.kv.w, s.kv.b, nullptr, s.sources, s.C, s.h.kv_row(), s.precision);
+    adapted_linear(op, s.keys, s.source, s.kv, nullptr, s.sources, s.C, s.h.kv_row(), s.precision);
 }
 inline void cross_attention_forward(const Table& op, const CrossStep& s) {
     if (!s.exists) return;
@@ -372,12 +372,12 @@ inline void cross_attention_backward(const Table& op, ResidualGradients stream, 
     if (!s.exists) return;
     const int N = s.B * s.S, C = s.C;
     const Activation* dout = branch_backward(op, stream, d.post_w, d.post_b, b, N, C);
-    op.linear_backward(d.dy, d.proj.w, d.proj.b, dout, s.y, b.p.w, N, b.width, C, s.precision);
+    adapted_linear_backward(op, d.dy, d.proj, dout, s.y, b.p, N, b.width, C, s.precision);
     op.cross_attention_backward(d.dqueries, d.dkeys, d.dy, s.y, s.queries, s.keys, s.lse, s.B, s.S, s.h);
-    op.linear_backward(d.dy, d.q.w, d.q.b, d.dqueries, s.normed, s.q.w, N, C, s.h.q_row(), s.precision);
+    adapted_linear_backward(op, d.dy, d.q, d.dqueries, s.normed, s.q, N, C, s.h.q_row(), s.precision);
     norm_backward(op, stream.x, d.norm_w, d.norm_b, d.dy, s.x, s.norm, N, C);
-    optional_linear_backward(op, d.dsource, d.dsource_part, d.kv.w, d.kv.b, d.dkeys, s.source, s.kv.w, s.sources, C,
-                             s.h.kv_row());
+    adapted_linear_backward(op, d.dsource_part, d.kv, d.dkeys, s.source, s.kv, s.sources, C, s.h.kv_row(), {});
+    op.add_scaled(d.dsource, d.dsource, d.dsource_part, 1, int64_t(s.sources) * C, {});
 }
 
 // ---- learned biases of relative positions: T5's, which blocks share, and relative keys ----------

@@ -60,7 +60,9 @@ std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
             {&A::qkv_low, c.adapter.rank(Adapter::qkv), cheap},
             {&A::proj_low, c.adapter.rank(Adapter::proj), cheap},
             {&A::fc_low, c.ffn_width(l) ? c.adapter.rank(Adapter::fc) : 0, cheap},
-            {&A::fc2_low, c.ffn_width(l) ? c.adapter.rank(Adapter::fc2) : 0, cheap}};
+            {&A::fc2_low, c.ffn_width(l) ? c.adapter.rank(Adapter::fc2) : 0, cheap},
+            {&A::cross_q_low, c.adapter.rank(Adapter::cross_q), cheap},
+            {&A::cross_proj_low, c.adapter.rank(Adapter::cross_proj), cheap}};
 }
 std::vector<ActivationRow<float>> statistic_rows(const Config& c, int l) {
     using A = Activations;
@@ -129,14 +131,17 @@ void lay_out_routes(Layout& at, Gpt& g, int64_t N) {
 }
 }    // namespace
 
-// Scratch of adapters, which all products share.
-static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
+// Scratch of adapters, which all products share. The keys and values of an encoder's output have as
+// many rows as it has.
+static void lay_out_adapters(Layout& at, Gpt& g) {
     const Config& c = g.c;
+    const int64_t N = std::max(g.plan.max_tokens(), g.encoder ? g.encoder->plan.max_tokens() : 0);
     const int R = c.adapter.widest();
     if (!R) return;
     const bool train = g.plan.mode == RunMode::train;
     int widest = std::max({c.C, c.attention_width(), c.qkv_width(), c.max_up_width()});
     g.low_blocks = adapter_blocks(c);
+    g.low_blocks.erase(g.low_blocks.begin(), g.low_blocks.end() - c.L);    // an encoder has its own
     at.reserve(g.wide, N * widest);
     if (g.op.has_input_type()) at.reserve(g.low_sum, N * R);
     if (train) at.reserve(g.low_gradient, N * R);
@@ -144,21 +149,28 @@ static void lay_out_adapters(Layout& at, Gpt& g, int64_t N) {
         at.reserve(g.unscaled, N * widest);
         g.row_norms_version.assign(size_t(c.L), 0);
         for (int l = 0; l < c.L; l++)
-            for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-                if (c.adapter.rank(p)) at.reserve(g.a[size_t(l)].inverse_norms[p], g.low_blocks[size_t(l)][p].rows());
+            for (int p = 0; p < Adapter::PRODUCTS; p++)
+                if (c.adapter.rank(Adapter::Product(p)))
+                    at.reserve(g.a[size_t(l)].inverse_norms[p], g.low_blocks[size_t(l)][size_t(p)].rows());
     }
     if (train && c.adapter.dropout > 0)
         at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));
 }
 
-// Keys and values of the encoder's output, by block if the backward pass reads them.
+// Keys and values of the encoder's output and their adapter's, by block if the backward pass reads
+// them.
 static void lay_out_source(Layout& at, Gpt& g) {
     if (!g.encoder) return;
-    const int64_t n = g.encoder->plan.max_tokens() * 2 * g.c.NKV * g.c.HS;
+    const int64_t NS = g.encoder->plan.max_tokens();
     const bool kept = g.plan.mode == RunMode::train && g.plan.recompute != Recompute::blocks;
     for (Activations& a : g.a)
-        if (kept || &a == &g.a[0]) at.reserve(a.cross_kv, n);
-        else a.cross_kv = g.a[0].cross_kv;
+        if (kept || &a == &g.a[0]) {
+            at.reserve(a.cross_kv, NS * 2 * g.c.NKV * g.c.HS);
+            if (const int R = g.c.adapter.rank(Adapter::cross_kv)) at.reserve(a.cross_kv_low, NS * R);
+        } else {
+            a.cross_kv = g.a[0].cross_kv;
+            a.cross_kv_low = g.a[0].cross_kv_low;
+        }
 }
 
 // Elements of Heads::bias, for N positions.
@@ -192,7 +204,7 @@ void lay_out_activations(Layout& at, Gpt& g) {
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
     }
     lay_out_routes(at, g, N);
-    lay_out_adapters(at, g, N);
+    lay_out_adapters(at, g);
     lay_out_source(at, g);
     at.reserve(g.x_last, N * std::max(c.C, c.embed_width()));
     g.x0 = g.a[0].x;

@@ -41,9 +41,12 @@ struct Activations {
     float* global_lse;                                             // (B,NH,G)
     float *qk_rstd, *lse;    // (N,rstd_count()); (B,NH,S), in linear attention a factor per row
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
-    Input *qkv_low, *proj_low, *fc_low, *fc2_low;                // (N,R): LowRank::low
-    float* inverse_norms[Adapter::PRODUCTS];                     // (OC): LowRank::inverse_norms
-    Input* low(Adapter::Product p) const { return std::array{qkv_low, proj_low, fc_low, fc2_low}[p]; }
+    // LowRank::low: (N,R), of cross_kv (NS,R)
+    Input *qkv_low, *proj_low, *fc_low, *fc2_low, *cross_q_low, *cross_kv_low, *cross_proj_low;
+    float* inverse_norms[Adapter::PRODUCTS];    // (OC): LowRank::inverse_norms
+    Input* low(Adapter::Product p) const {
+        return std::array{qkv_low, proj_low, fc_low, fc2_low, cross_q_low, cross_kv_low, cross_proj_low}[p];
+    }
 };
 
 // Lays out memory in two passes: with base null it counts bytes, then it assigns pointers.

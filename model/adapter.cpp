@@ -6,10 +6,11 @@
 #include <set>
 #include <sstream>
 
+#include "model/families/families.h"
 #include "model/weights.h"
 
 namespace {
-constexpr const char* PRODUCT_NAMES[] = {"qkv", "proj", "fc", "fc2"};
+constexpr const char* PRODUCT_NAMES[] = {"qkv", "proj", "fc", "fc2", "cross_q", "cross_kv", "cross_proj"};
 
 std::string without_weight(const std::string& name) {
     return name.ends_with(".weight") ? name.substr(0, name.size() - std::string_view(".weight").size()) : name;
@@ -20,13 +21,14 @@ std::string last_part(const std::string& module) { return module.substr(module.r
 std::vector<AdaptedMatrix> adapted_matrices(const Config& c) {
     std::vector<AdaptedMatrix> all;
     for (const Tensor& t : config_tensors(c))
-        for (const Adapter::Product p : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2}) {
-            if (t.name != std::to_string(t.bucket - 1) + "." + PRODUCT_NAMES[p] + "w") continue;
+        for (int i = 0; i < Adapter::PRODUCTS; i++) {
+            const Adapter::Product p = Adapter::Product(i);
+            if (last_part(t.name) != std::string(PRODUCT_NAMES[p]) + "w") continue;
             int64_t column = 0;
             CHECK(t.pieces.size() <= size_t(Adapter::PIECES), "%s has %zu pieces", t.name.c_str(), t.pieces.size());
             for (const Piece& piece : t.pieces) {
-                const int i = int(&piece - &t.pieces[0]), rank = c.adapter.ranks[p][i];
-                all.push_back({p, t.bucket - 1, i, t.name, without_weight(piece.name), piece.first, piece.rows, t.cols,
+                const int at = int(&piece - &t.pieces[0]), rank = c.adapter.ranks[p][at];
+                all.push_back({p, t.bucket - 1, at, t.name, without_weight(piece.name), piece.first, piece.rows, t.cols,
                                column, rank});
                 column += rank;
             }
@@ -43,7 +45,7 @@ int64_t trained_parameters(const Config& c) {
 }
 
 std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> adapter_blocks(const Config& c) {
-    std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> all(size_t(c.L));
+    std::vector<std::array<RowBlocks, Adapter::PRODUCTS>> all(size_t(c.encoder_layers + c.L));
     for (const AdaptedMatrix& m : adapted_matrices(c)) {
         RowBlocks& to = all[size_t(m.block)][m.product];
         to.count++;
@@ -56,14 +58,31 @@ std::string adapter_tensor(const std::string& product, char which) {
     return product.substr(0, product.size() - 1) + "_" + which;
 }
 
+// Refuses stacks whose files hold a product in other matrices: both have one rank for each.
+static Status same_pieces(const Config& c) {
+    size_t pieces[Adapter::PRODUCTS] = {};
+    for (const Tensor& t : config_tensors(c))
+        for (int p = 0; p < Adapter::PRODUCTS; p++) {
+            if (last_part(t.name) != std::string(PRODUCT_NAMES[p]) + "w") continue;
+            if (pieces[p] && pieces[p] != t.pieces.size())
+                return fail(Exit::usage,
+                            "--lora-rank: files of type flatgpt-%s hold the encoder's %s as %zu matrices and the "
+                            "decoder's as %zu, expected as many; train adapters of a t5, mt5, bart or marian",
+                            c.family->type, PRODUCT_NAMES[p], pieces[p], t.pieces.size());
+            pieces[p] = t.pieces.size();
+        }
+    return {};
+}
+
 Result<Adapter> adapter_for(const Config& c, int rank, const std::string& targets) {
+    TRY(same_pieces(c));
     Adapter to;
     std::set<std::string> known = {"all", "attention"}, found;
     std::istringstream names(targets);
     std::vector<std::string> asked;
     for (std::string name; std::getline(names, name, ',');) asked.push_back(name);
     for (const AdaptedMatrix& m : adapted_matrices(c)) {
-        const bool attention = m.product == Adapter::qkv || m.product == Adapter::proj;
+        const bool attention = Adapter::of_attention(m.product);
         const std::string of_file = last_part(m.module), ours = PRODUCT_NAMES[m.product];
         known.insert({of_file, ours});
         for (const std::string& name : asked) {
@@ -84,11 +103,18 @@ Result<Adapter> adapter_for(const Config& c, int rank, const std::string& target
 
 // Channels of a product's input.
 static int input_width(const Config& c, Adapter::Product which, int l) {
-    return which == Adapter::proj ? c.attention_width() : which == Adapter::fc2 ? c.ffn_width(l) : c.C;
+    const bool of_heads = which == Adapter::proj || which == Adapter::cross_proj;
+    return of_heads ? c.attention_width() : which == Adapter::fc2 ? c.ffn_width(l) : c.C;
 }
 ProductWeights Gpt::product(Adapter::Product which, int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
-    const Parameter* const weights[][2] = {{p.qkvw, p.qkvb}, {p.projw, p.projb}, {p.fcw, p.fcb}, {p.fc2w, p.fc2b}};
+    const Parameter* const weights[][2] = {{p.qkvw, p.qkvb},
+                                           {p.projw, p.projb},
+                                           {p.fcw, p.fcb},
+                                           {p.fc2w, p.fc2b},
+                                           {p.cross_qw, p.cross_qb},
+                                           {p.cross_kvw, p.cross_kvb},
+                                           {p.cross_projw, p.cross_projb}};
     ProductWeights to = {weights[which][0], weights[which][1]};
     if (!p.low_a(which)) return to;
     Input* low = a[size_t(l)].low(which);
@@ -105,23 +131,34 @@ ProductWeights Gpt::product(Adapter::Product which, int l) const {
                   .inverse_norms = a[size_t(l)].inverse_norms[which],
                   .unscaled = unscaled,
                   .dropped = dropped};
-    // Dropout of adapters' inputs has sites behind all others.
+    // Dropout of adapters' inputs has sites behind all others. With an encoder these count both
+    // stacks' blocks, from a number that no other site has.
+    constexpr int SELF = Adapter::cross_q, BOTH_STACKS = 1 << 20;
+    const int alone = 3 * c.L + 1 + SELF * l + which,
+              of_both = BOTH_STACKS + Adapter::PRODUCTS * (first_bucket - 1 + l) + which;
+    const Pass& of = which == Adapter::cross_kv ? encoder->pass : pass;
     if (pass.training && c.adapter.dropout > 0)
-        to.adapter.dropout = site_dropout(c.adapter.dropout, 3 * c.L + 1 + Adapter::PRODUCTS * l + which,
-                                          pass.first_sequence * pass.S * input_width(c, which, l));
+        to.adapter.dropout = site_dropout(c.adapter.dropout, encoder || c.in_encoder ? of_both : alone,
+                                          of.first_sequence * of.S * input_width(c, which, l));
     return to;
 }
 ProductGradients Gpt::gradients(Adapter::Product which, int l) const {
     const Block<Gradient>& d = dw.block[size_t(l)];
-    Gradient* const of[][2] = {{d.qkvw, d.qkvb}, {d.projw, d.projb}, {d.fcw, d.fcb}, {d.fc2w, d.fc2b}};
+    Gradient* const of[][2] = {{d.qkvw, d.qkvb},
+                               {d.projw, d.projb},
+                               {d.fcw, d.fcb},
+                               {d.fc2w, d.fc2b},
+                               {d.cross_qw, d.cross_qb},
+                               {d.cross_kvw, d.cross_kvb},
+                               {d.cross_projw, d.cross_projb}};
     return {store.into(of[which][0]), of[which][1], store.into(d.low_a(which)), store.into(d.low_b(which)),
             d.magnitude(which)};
 }
 void Gpt::refresh_row_norms(int l) {
     if (!c.adapter.magnitudes || row_norms_version[size_t(l)] == store.version) return;
     row_norms_version[size_t(l)] = store.version;
-    for (const Adapter::Product which : {Adapter::qkv, Adapter::proj, Adapter::fc, Adapter::fc2})
-        adapter_row_norms(op, product(which, l), input_width(c, which, l));
+    for (int p = 0; p < Adapter::PRODUCTS; p++)
+        adapter_row_norms(op, product(Adapter::Product(p), l), input_width(c, Adapter::Product(p), l));
 }
 int Gpt::lowest_trained_block() const {
     if (encoder || dw.wte || dw.wpe || dw.relw || dw.lnew || dw.lneb || dw.residw || dw.x0w || dw.smearw ||

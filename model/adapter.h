@@ -5,7 +5,7 @@
 // A matrix of files that has an adapter of its own.
 struct AdaptedMatrix {
     Adapter::Product product;
-    int block;              // index in the model
+    int block;              // index in the model; an encoder's come first
     int piece;              // index of the matrix among the product's
     std::string tensor;     // name of the product's tensor: "0.qkvw"
     std::string module;     // name in files without ".weight": "model.layers.0.self_attn.q_proj"

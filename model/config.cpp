@@ -66,6 +66,8 @@ Config Config::encoder() const {
     e.in_encoder = true;
     e.mask_kind = MaskKind::all;
     e.head = HeadKind::none;
+    for (const Adapter::Product p : {Adapter::cross_q, Adapter::cross_kv, Adapter::cross_proj})
+        std::ranges::fill(e.adapter.ranks[p], 0);
     return e;
 }
 Config Config::body() const {
@@ -146,7 +148,6 @@ static Status encoder_decoder_check(const Config& c) {
         {c.experts > 0, "experts"},
         {c.residual_scalars || c.backout || c.smear, "nanochat's shortcuts"},
         {c.value_embeddings, "value embeddings"},
-        {c.adapter.any(), "adapters"},
         {c.position == Position::alibi, "ALiBi"},
         {c.stride || c.global_tokens || c.dilation > 1 || c.random_blocks, "a sparse pattern"}};
     if (c.decoder_start >= c.V)

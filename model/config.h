@@ -40,9 +40,10 @@ enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 // Low-rank adapters (LoRA, Hu et al. 2021). The matrix w (OC,C) of a block's product acts as
 // w + scale * b a, with a (R,C), b (OC,R). A file may hold w in pieces, such as query, key and
 // value. Each piece then has an adapter of its own: `ranks` rows of a, and as many columns of b,
-// which are zero outside of the piece's rows.
+// which are zero outside of the piece's rows. An encoder's blocks have the ranks of the decoder's.
 struct Adapter {
-    enum Product { qkv, proj, fc, fc2, PRODUCTS };
+    enum Product { qkv, proj, fc, fc2, cross_q, cross_kv, cross_proj, PRODUCTS };
+    static constexpr bool of_attention(Product p) { return p != fc && p != fc2; }
     static constexpr int PIECES = RowBlocks::MOST;
     int ranks[PRODUCTS][PIECES] = {};    // 0: no adapter
     float scale = 1;                     // alpha / rank or, rank-stabilised, alpha / sqrt(rank)
@@ -50,7 +51,11 @@ struct Adapter {
     bool magnitudes = false;             // each row has a norm of its own (DoRA); without dropout
     std::string base = {};               // path of the model to which it belongs
     int rank(Product p) const { return ranks[p][0] + ranks[p][1] + ranks[p][2]; }    // R
-    int widest() const { return std::max({rank(qkv), rank(proj), rank(fc), rank(fc2)}); }
+    int widest() const {
+        int most = 0;
+        for (int p = 0; p < PRODUCTS; p++) most = std::max(most, rank(Product(p)));
+        return most;
+    }
     bool any() const { return widest() > 0; }
     bool operator==(const Adapter&) const = default;
 };

@@ -131,10 +131,11 @@ Status allocate_cache(Model& g, KvCache& cache, int sequences, int positions, co
 void encode_source(Model& g, KvCache& cache, int seq, const int* tok, int n) {
     g.encoder->batch.upload(tok, nullptr, 1, n);
     g.encoder->forward();
-    g.pass.precision = Precision::prefill;
+    g.pass = {};
     const Heads h = g.c.cross_heads(n);
     cache.begin_source(seq, n);
     for (int l = 0; l < g.c.L; l++) {
+        g.refresh_row_norms(l);
         cross_keys(g.op, g.cross_step(l, nullptr));
         g.op.cache_append(cache.source.layers[size_t(l)], g.a[size_t(l)].cross_kv, 1, n, cache.source.pos, h);
     }

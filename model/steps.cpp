@@ -98,8 +98,8 @@ CrossStep Gpt::cross_step(int l, const KvCache* cache) const {
     const NormStep::Kind kind = c.pre_norm() ? NormStep::Kind::norm : NormStep::Kind::none;
     return {.exists = encoder != nullptr,
             .norm = {encoder ? kind : NormStep::Kind::shared, c.norm_of(), p.lncw, p.lncb, t.meanc, t.rstdc},
-            .q = {p.cross_qw, p.cross_qb},
-            .kv = {p.cross_kvw, p.cross_kvb},
+            .q = product(Adapter::cross_q, l),
+            .kv = product(Adapter::cross_kv, l),
             .precision = precision_of(l),
             .h = h,
             .B = pass.B,
@@ -136,7 +136,7 @@ Branch Gpt::cross_branch(int l) const {
     const Activations& t = a[size_t(l)];
     return {.in = t.cross_y,
             .width = c.attention_width(),
-            .p = {p.cross_projw, p.cross_projb},
+            .p = product(Adapter::cross_proj, l),
             .precision = precision_of(l),
             .product = t.outc,
             .norm = branch_norm(c, p.postcw, p.postcb, t.post_meanc, t.post_rstdc),
@@ -203,9 +203,9 @@ GlobalGradients Gpt::global_gradients(int l) const {
 }
 CrossGradients Gpt::cross_gradients(int l) const {
     const Block<Gradient>& d = dw.block[size_t(l)];
-    return {.q = {store.into(d.cross_qw), d.cross_qb, {nullptr, false}, {nullptr, false}, nullptr},
-            .kv = {store.into(d.cross_kvw), d.cross_kvb, {nullptr, false}, {nullptr, false}, nullptr},
-            .proj = {store.into(d.cross_projw), d.cross_projb, {nullptr, false}, {nullptr, false}, nullptr},
+    return {.q = gradients(Adapter::cross_q, l),
+            .kv = gradients(Adapter::cross_kv, l),
+            .proj = gradients(Adapter::cross_proj, l),
             .norm_w = d.lncw,
             .norm_b = d.lncb,
             .post_w = d.postcw,

@@ -67,8 +67,6 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
     const bool global = c.projects_globals(l), qk = c.rope(l).norms() && weight,
                all = c.qk_norm == QkNormRope::QkNorm::all;
     const Init last = c.zero_init ? Init::zero : Init::normal_residual;    // each branch's last product
-    auto low = [&](Adapter::Product p) { return c.adapter.rank(p); };
-    auto magnitudes = [&](Adapter::Product p) { return c.adapter.magnitudes && low(p) > 0; };
     auto up = [&](int64_t width) { return std::vector<int64_t>(c.gated ? 2 : 1, width); };
     return {{norm1 && weight, &B::ln1w, "ln1w", {C}, 0, norm_init(c)},
             {norm1 && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
@@ -118,19 +116,54 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {F > 0, &B::fc2w, "fc2w", {C}, F, last},
             {F > 0 && c.down_bias, &B::fc2b, "fc2b", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post2w, "post2w", {C}, 0, norm_init(c)},
-            {c.post_norm() && bias, &B::post2b, "post2b", {C}, 0, Init::zero},
-            {low(Adapter::qkv) > 0, &B::qkv_a, "qkv_a", {low(Adapter::qkv)}, C, Init::uniform},
-            {low(Adapter::qkv) > 0, &B::qkv_b, "qkv_b", {q + 2 * kv}, low(Adapter::qkv), Init::zero},
-            {low(Adapter::proj) > 0, &B::proj_a, "proj_a", {low(Adapter::proj)}, q, Init::uniform},
-            {low(Adapter::proj) > 0, &B::proj_b, "proj_b", {C}, low(Adapter::proj), Init::zero},
-            {F > 0 && low(Adapter::fc) > 0, &B::fc_a, "fc_a", {low(Adapter::fc)}, C, Init::uniform},
-            {F > 0 && low(Adapter::fc) > 0, &B::fc_b, "fc_b", {c.up_width(l)}, low(Adapter::fc), Init::zero},
-            {F > 0 && low(Adapter::fc2) > 0, &B::fc2_a, "fc2_a", {low(Adapter::fc2)}, F, Init::uniform},
-            {F > 0 && low(Adapter::fc2) > 0, &B::fc2_b, "fc2_b", {C}, low(Adapter::fc2), Init::zero},
-            {magnitudes(Adapter::qkv), &B::qkv_m, "qkv_m", {q + 2 * kv}, 0, Init::row_norms},
-            {magnitudes(Adapter::proj), &B::proj_m, "proj_m", {C}, 0, Init::row_norms},
-            {F > 0 && magnitudes(Adapter::fc), &B::fc_m, "fc_m", {c.up_width(l)}, 0, Init::row_norms},
-            {F > 0 && magnitudes(Adapter::fc2), &B::fc2_m, "fc2_m", {C}, 0, Init::row_norms}};
+            {c.post_norm() && bias, &B::post2b, "post2b", {C}, 0, Init::zero}};
+}
+// Adapters of a block's products: their matrices a and b, then their magnitudes.
+template <class T> std::vector<Row<Block<T>, T>> adapter_rows(const Config& c, int l) {
+    using B = Block<T>;
+    const int C = c.C, q = c.attention_width(), kv = c.NKV * c.HS, F = c.ffn_width(l), cross = c.encoder_layers > 0;
+    struct Product {
+        Adapter::Product p;
+        T *B::*a, *B::*b, *B::*m;
+        std::array<const char*, 3> names;
+        int width;
+        int64_t rows;    // 0: the block has no such product
+    };
+    const Product products[] = {
+        {Adapter::qkv, &B::qkv_a, &B::qkv_b, &B::qkv_m, {"qkv_a", "qkv_b", "qkv_m"}, C, q + 2 * kv},
+        {Adapter::proj, &B::proj_a, &B::proj_b, &B::proj_m, {"proj_a", "proj_b", "proj_m"}, q, C},
+        {Adapter::fc, &B::fc_a, &B::fc_b, &B::fc_m, {"fc_a", "fc_b", "fc_m"}, C, c.up_width(l)},
+        {Adapter::fc2, &B::fc2_a, &B::fc2_b, &B::fc2_m, {"fc2_a", "fc2_b", "fc2_m"}, F, F ? C : 0},
+        {Adapter::cross_q,
+         &B::cross_q_a,
+         &B::cross_q_b,
+         &B::cross_q_m,
+         {"cross_q_a", "cross_q_b", "cross_q_m"},
+         C,
+         cross * q},
+        {Adapter::cross_kv,
+         &B::cross_kv_a,
+         &B::cross_kv_b,
+         &B::cross_kv_m,
+         {"cross_kv_a", "cross_kv_b", "cross_kv_m"},
+         C,
+         cross * 2 * kv},
+        {Adapter::cross_proj,
+         &B::cross_proj_a,
+         &B::cross_proj_b,
+         &B::cross_proj_m,
+         {"cross_proj_a", "cross_proj_b", "cross_proj_m"},
+         q,
+         cross * C}};
+    std::vector<Row<B, T>> rows, magnitudes;
+    for (const Product& x : products) {
+        const int R = x.rows ? c.adapter.rank(x.p) : 0;
+        rows.push_back({R > 0, x.a, x.names[0], {R}, x.width, Init::uniform});
+        rows.push_back({R > 0, x.b, x.names[1], {x.rows}, R, Init::zero});
+        magnitudes.push_back({R > 0 && c.adapter.magnitudes, x.m, x.names[2], {x.rows}, 0, Init::row_norms});
+    }
+    rows.insert(rows.end(), magnitudes.begin(), magnitudes.end());
+    return rows;
 }
 template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
     using P = Params<T>;
@@ -242,7 +275,9 @@ Extent walk_from(const Config& c, int ranks, Params<T>* p, int64_t frozen_from, 
         for (int l = 0; l < stack.L; l++) {
             begin_bucket();
             bucket++;
-            for (auto& row : block_rows<T>(stack, l)) step(stack, row, of ? &of->block[size_t(l)] : nullptr, l, bucket);
+            Block<T>* const block = of ? &of->block[size_t(l)] : nullptr;
+            for (auto& row : block_rows<T>(stack, l)) step(stack, row, block, l, bucket);
+            for (auto& row : adapter_rows<T>(stack, l)) step(stack, row, block, l, bucket);
         }
         for (auto& row : last_rows<T>(stack)) step(stack, row, of, -1, bucket);
     };

@@ -14,13 +14,21 @@ template <class T> struct Block {
     // Attention to an encoder's output: (NH*HS,C), (2*NKV*HS,C), (C,NH*HS), norms before and after.
     T *lncw, *lncb, *cross_qw, *cross_qb, *cross_kvw, *cross_kvb, *cross_projw, *cross_projb, *postcw, *postcb;
     T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
-    T *routerw, *expert_upw, *expert_downw, *shared_gatew;               // (E,C), (E,F or 2*F,C), (E,C,F), (1,C)
-    T *value_embedw, *value_gatew;                                       // (V,NKV*HS), (NKV,value_gate_channels(C))
-    T *qkv_a, *qkv_b, *proj_a, *proj_b, *fc_a, *fc_b, *fc2_a, *fc2_b;    // low-rank adapters (config.h)
-    T *qkv_m, *proj_m, *fc_m, *fc2_m;                                    // their magnitudes
-    T* low_a(Adapter::Product p) const { return std::array{qkv_a, proj_a, fc_a, fc2_a}[p]; }
-    T* low_b(Adapter::Product p) const { return std::array{qkv_b, proj_b, fc_b, fc2_b}[p]; }
-    T* magnitude(Adapter::Product p) const { return std::array{qkv_m, proj_m, fc_m, fc2_m}[p]; }
+    T *routerw, *expert_upw, *expert_downw, *shared_gatew;    // (E,C), (E,F or 2*F,C), (E,C,F), (1,C)
+    T *value_embedw, *value_gatew;                            // (V,NKV*HS), (NKV,value_gate_channels(C))
+    // Low-rank adapters (config.h), and their magnitudes.
+    T *qkv_a, *proj_a, *fc_a, *fc2_a, *cross_q_a, *cross_kv_a, *cross_proj_a;
+    T *qkv_b, *proj_b, *fc_b, *fc2_b, *cross_q_b, *cross_kv_b, *cross_proj_b;
+    T *qkv_m, *proj_m, *fc_m, *fc2_m, *cross_q_m, *cross_kv_m, *cross_proj_m;
+    T* low_a(Adapter::Product p) const {
+        return std::array{qkv_a, proj_a, fc_a, fc2_a, cross_q_a, cross_kv_a, cross_proj_a}[p];
+    }
+    T* low_b(Adapter::Product p) const {
+        return std::array{qkv_b, proj_b, fc_b, fc2_b, cross_q_b, cross_kv_b, cross_proj_b}[p];
+    }
+    T* magnitude(Adapter::Product p) const {
+        return std::array{qkv_m, proj_m, fc_m, fc2_m, cross_q_m, cross_kv_m, cross_proj_m}[p];
+    }
 };
 template <class T> struct Params {
     T *wte, *wpe, *relw, *lnew, *lneb, *headw, *headb;

@@ -45,7 +45,7 @@ inline double routing_loss(Model& g) {
 // for differences.
 inline double loss_in_double(Model& g, const Posed& asked) {
     g.train.begin();
-    g.batch.upload(asked.in.data(), asked.out.data(), asked.B, asked.S, asked.spans);
+    upload_toy(g, asked.in, asked.out, asked.B, asked.S, asked.spans);
     g.forward(true);
     g.loss(false, 0);
     double sum = 0;

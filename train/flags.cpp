@@ -344,8 +344,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
               .needs = {"--lora-rank"}},
              {.name = "--lora-targets",
               .to = &o.lora_targets,
-              .help = "matrices with adapters: all of the blocks, attention, or names such as qkv,proj,fc,fc2 or "
-                      "q_proj,v_proj",
+              .help = "matrices with adapters: all of the blocks, attention, or names such as qkv,proj,fc,fc2, "
+                      "cross_q,cross_kv,cross_proj (of an encoder-decoder), or the file's: q_proj,v_proj",
               .needs = {"--lora-rank"}},
              {.name = "--quantize",
               .to = &o.quantize,

@@ -89,8 +89,7 @@ Status Trainer::choose_source_target() {
                                {!o.teacher.empty(), "--teacher"},
                                {o.documents, "--documents"},
                                {o.pack, "--pack"},
-                               {o.recipe != "none", "--recipe"},
-                               {o.lora_rank > 0, "--lora-rank"}})
+                               {o.recipe != "none", "--recipe"}})
         if (given) return fail(Exit::usage, "%s, %s: expected one of them", pairs_flag().c_str(), flag);
     if (o.source_len > config.T)
         return fail(Exit::usage, "--source-len %d: the model's context has %d positions", o.source_len, config.T);

@@ -137,6 +137,25 @@ TEST_CASE("model on cuda: adapters and frozen tensors like the reference's, and 
     }
 }
 
+TEST_CASE("model on cuda: adapters of an encoder-decoder like the reference's") {
+    const int B = 2, S = 21;
+    Config pairs = SMALL;
+    pairs.encoder_layers = 2;
+    for (const Config& c : {adapted(pairs), adapted(pairs, 0.2f), decomposed(pairs)}) {
+        const auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
+        Model r(reference_ops());
+        toy_model(r, c, {RunMode::train, B, S});
+        const double loss = train_pass(r, in, out, B, S);
+        for (bool half : {false, true}) {
+            CAPTURE(half);
+            auto g = cuda_model_of(half);
+            toy_model(*g, c, {RunMode::train, B, S});
+            CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(loss).epsilon(half ? 1e-2 : 2e-6));
+            CHECK(relative(flat_grads(*g), flat_grads(r)) < (half ? 8e-2 : 1e-5));    // 5.5e-2 seen
+        }
+    }
+}
+
 TEST_CASE("model on cuda: the same bits in every schedule, with or without recomputation, in less memory") {
     const int B = 2, S = 33;
     auto in = toy_tokens(B * S, SMALL.V, 1), out = toy_tokens(B * S, SMALL.V, 2);
