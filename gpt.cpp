@@ -53,8 +53,7 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
     count_progress();
     pass.layer = l;
     refresh_row_norms(l);
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
+    const auto [p, t] = layer(l);
     const Precision precision = precision_of(l);
     const int C = c.C, N = pass.B * pass.S;
     // Generation has no backward pass: fused operations may leave out intermediate results.
@@ -89,8 +88,7 @@ void Gpt::block_forward(int l, Activation* out, KvCache* cache, BlockPart part) 
 }
 
 void Gpt::softmax_attention(int l, KvCache* cache) {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
+    const auto [p, t] = layer(l);
     const int B = pass.B, S = pass.S;
     const Heads h = heads(l);
     relative_keys_forward(op, bias, t.qkv, p.relative_keyw, B * S, h);
@@ -114,8 +112,7 @@ void Gpt::softmax_attention(int l, KvCache* cache) {
 }
 // Linear attention: y_t = q_t S_t with S_t = a_t S_(t-1) + k_t v_t^T (layers/ops.h).
 void Gpt::linear_attention(int l, KvCache* cache) {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
+    const auto [p, t] = layer(l);
     const int B = pass.B, S = pass.S;
     const Heads h = heads(l);
     const float* table = (cache ? cache->cos_sin : cos_sin)[c.rope_table_of(l)];
@@ -128,8 +125,7 @@ void Gpt::linear_attention(int l, KvCache* cache) {
 
 // Computes the experts' outputs, one row per token and chosen expert; branch_add combines them.
 void Gpt::experts_forward(int l, bool counts) {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
+    const auto [p, t] = layer(l);
     const Router r = c.router_of();
     const int B = pass.B, S = pass.S, C = c.C, F = c.expert_ffn, N = B * S;
     CHECK(B <= plan.B || plan.mode == RunMode::infer, "B=%d: room for the counts of %d sequences", B, plan.B);
@@ -149,8 +145,7 @@ void Gpt::final_norm() {
     pass.layer = -1;
     residual_mix_forward(op, x_last, x_last, x_middle, nullptr, w.backoutw, 0, -1, int64_t(pass.B) * pass.S * c.C);
     // With post-norm, the last block's norm is already the final one.
-    const NormStep::Kind kind = c.sum_norm() ? NormStep::Kind::none : NormStep::Kind::norm;
-    norm_forward(op, lnf, x_last, {kind, c.norm_of(), w.lnfw, w.lnfb, mean_f, rstd_f}, pass.B * pass.S, c.C);
+    norm_forward(op, lnf, x_last, norm_step(!c.sum_norm(), w.lnfw, w.lnfb, mean_f, rstd_f), pass.B * pass.S, c.C);
 }
 
 void Gpt::head_forward(Activation* logits, const Input* x, int rows) {
@@ -242,8 +237,7 @@ void Gpt::backward(bool last) {
 
 // Computes the activations of block l that plan.recompute did not keep.
 void Gpt::recompute(int l) {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
+    const auto [p, t] = layer(l);
     const int B = pass.B, S = pass.S, N = B * S;
     // The block's last product (out2) is computed again only if a norm's backward pass reads it.
     // The block's output, which is not needed, then goes into dt, which is unused here.
@@ -263,9 +257,8 @@ void Gpt::recompute(int l) {
 
 void Gpt::block_backward(int l) {
     count_progress();
-    const Block<Parameter>& p = w.block[size_t(l)];
+    const auto [p, t] = layer(l);
     const Block<Gradient>& d = dw.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
     const Heads h = heads(l);
     const Precision precision = precision_of(l);
     const int B = pass.B, S = pass.S, C = c.C, N = B * S;
@@ -317,9 +310,8 @@ void Gpt::block_backward(int l) {
 // Computes the experts' backward pass. Writes the gradient of the ffn's input to `to`. With a
 // shared expert, `to` already has the shared expert's gradient, and the experts' gradient is added.
 void Gpt::experts_backward(int l, Activation* to, const Activation* dy) {
-    const Block<Parameter>& p = w.block[size_t(l)];
+    const auto [p, t] = layer(l);
     const Block<Gradient>& d = dw.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
     const Router r = c.router_of();
     const int B = pass.B, S = pass.S, C = c.C, F = c.expert_ffn, N = B * S;
     // Backward through the experts' ffn: their sum, the second product, the activation, the first

@@ -166,6 +166,7 @@ struct Gpt {
     const int* text_positions() const { return pass.pos ? batch.pos() : nullptr; }
     Heads heads(int l) const;    // with the batch's spans and dropout's seed
     NormStep norm_of_embeddings() const;
+    HeadStep transform_step(ProductWeights p, Act act, NormStep norm, int H) const;
     HeadStep head_step() const;
     HeadStep pooler() const;
     PoolStep pool_step() const;
@@ -174,8 +175,16 @@ struct Gpt {
     ProductWeights product(Adapter::Product which, int l) const;
     ProductGradients gradients(Adapter::Product which, int l) const;
     int lowest_trained_block() const;    // -1: the embeddings are trained, too; c.L: no block is
+    struct Layer {
+        const Block<Parameter>& p;
+        const Activations& t;
+    };
+    Layer layer(int l) const { return {w.block[size_t(l)], a[size_t(l)]}; }
+    NormStep norm_step(bool exists, const Parameter* nw, const Parameter* nb, float* mean, float* rstd) const;
     NormStep norm1(int l) const;
     NormStep norm2(int l) const;
+    Branch branch(int l, Adapter::Product which, const Input* in, int width, DropoutSite site, Activation* out,
+                  NormStep norm) const;
     Branch attention_branch(int l) const;
     Branch cross_branch(int l) const;
     CrossGradients cross_gradients(int l) const;

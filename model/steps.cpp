@@ -40,23 +40,21 @@ Heads Gpt::heads(int l) const {
     return h;
 }
 
+NormStep Gpt::norm_step(bool exists, const Parameter* nw, const Parameter* nb, float* mean, float* rstd) const {
+    return {exists ? NormStep::Kind::norm : NormStep::Kind::none, c.norm_of(), nw, nb, mean, rstd};
+}
 NormStep Gpt::norm1(int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    const NormStep::Kind kind = c.pre_norm() && (l > 0 || c.first_norm) ? NormStep::Kind::norm : NormStep::Kind::none;
-    return {kind, c.norm_of(), p.ln1w, p.ln1b, t.mean1, t.rstd1};
+    const auto [p, t] = layer(l);
+    return norm_step(c.pre_norm() && (l > 0 || c.first_norm), p.ln1w, p.ln1b, t.mean1, t.rstd1);
 }
 NormStep Gpt::norm2(int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    const NormStep::Kind kind = c.parallel == Parallel::one ? NormStep::Kind::shared
-                                : c.pre_norm()              ? NormStep::Kind::norm
-                                                            : NormStep::Kind::none;
-    return {kind, c.norm_of(), p.ln2w, p.ln2b, t.mean2, t.rstd2};
+    const auto [p, t] = layer(l);
+    NormStep n = norm_step(c.pre_norm(), p.ln2w, p.ln2b, t.mean2, t.rstd2);
+    if (c.parallel == Parallel::one) n.kind = NormStep::Kind::shared;
+    return n;
 }
 FfnStep Gpt::ffn(int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
+    const auto [p, t] = layer(l);
     return {.first = product(Adapter::fc, l),
             .second = product(Adapter::fc2, l),
             .act = c.activation,
@@ -70,34 +68,50 @@ FfnStep Gpt::ffn(int l) const {
             .row_gate = t.shared_gate,
             .gated_y = p.shared_gatew ? t.shared_act : t.fcg};
 }
-// The norm at the end of a branch, for models with post-norm or sandwich norms.
-static NormStep branch_norm(const Config& c, const Parameter* w, const Parameter* b, float* mean, float* rstd) {
-    return {c.post_norm() ? NormStep::Kind::norm : NormStep::Kind::none, c.norm_of(), w, b, mean, rstd};
-}
-Branch Gpt::attention_branch(int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    const NormStep norm = branch_norm(c, p.post1w, p.post1b, t.post_mean1, t.post_rstd1);
-    return {.in = t.atty,
-            .width = c.attention_width(),
-            .p = product(Adapter::proj, l),
+// The end of a branch: the product `which` of `in` (N,width), and the norm of models with post-norm
+// or sandwich norms.
+Branch Gpt::branch(int l, Adapter::Product which, const Input* in, int width, DropoutSite site, Activation* out,
+                   NormStep norm) const {
+    return {.in = in,
+            .width = width,
+            .p = product(which, l),
             .precision = precision_of(l),
-            .product = t.out1,
+            .product = out,
             .norm = norm,
             .norm_of_sum = c.sum_norm(),
             .scale = c.branch_scale,
-            .dropout = dropout(DropoutSite::attention, l)};
+            .dropout = dropout(site, l)};
+}
+Branch Gpt::attention_branch(int l) const {
+    const auto [p, t] = layer(l);
+    return branch(l, Adapter::proj, t.atty, c.attention_width(), DropoutSite::attention, t.out1,
+                  norm_step(c.post_norm(), p.post1w, p.post1b, t.post_mean1, t.post_rstd1));
+}
+Branch Gpt::cross_branch(int l) const {
+    const auto [p, t] = layer(l);
+    return branch(l, Adapter::cross_proj, t.cross_y, c.attention_width(), DropoutSite::cross_attention, t.outc,
+                  norm_step(c.post_norm(), p.postcw, p.postcb, t.post_meanc, t.post_rstdc));
+}
+Branch Gpt::ffn_branch(int l) const {
+    const auto [p, t] = layer(l);
+    Branch b = branch(l, Adapter::fc2, ffn(l).gated_y, c.ffn_width(l), DropoutSite::ffn, t.out2,
+                      norm_step(c.post_norm(), p.post2w, p.post2b, t.post_mean2, t.post_rstd2));
+    b.expert_out = t.expert_out;
+    b.factors = t.factors;
+    b.routes = t.routes;
+    b.router = c.router_of();
+    return b;
 }
 CrossStep Gpt::cross_step(int l, const KvCache* cache) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
+    const auto [p, t] = layer(l);
     Heads h = c.cross_heads(!encoder ? 0 : cache ? cache->source.positions : encoder->pass.S);
     h.keys = cache ? nullptr : batch.source_keys();
     h.queries = cache ? nullptr : batch.source_queries();
     h.dropout = dropout(DropoutSite::cross_probabilities, l);
-    const NormStep::Kind kind = c.pre_norm() ? NormStep::Kind::norm : NormStep::Kind::none;
+    NormStep norm = norm_step(c.pre_norm(), p.lncw, p.lncb, t.meanc, t.rstdc);
+    if (!encoder) norm.kind = NormStep::Kind::shared;
     return {.exists = encoder != nullptr,
-            .norm = {encoder ? kind : NormStep::Kind::shared, c.norm_of(), p.lncw, p.lncb, t.meanc, t.rstdc},
+            .norm = norm,
             .q = product(Adapter::cross_q, l),
             .kv = product(Adapter::cross_kv, l),
             .precision = precision_of(l),
@@ -117,8 +131,7 @@ CrossStep Gpt::cross_step(int l, const KvCache* cache) const {
             .last = cache ? cache->source.last : nullptr};
 }
 GlobalStep Gpt::global_step(int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
+    const auto [p, t] = layer(l);
     return {.q = {p.global_qw, p.global_qb},
             .kv = {p.global_kvw, p.global_kvb},
             .precision = precision_of(l),
@@ -131,64 +144,17 @@ GlobalStep Gpt::global_step(int l) const {
             .lse = t.global_lse,
             .y = t.atty};
 }
-Branch Gpt::cross_branch(int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    return {.in = t.cross_y,
-            .width = c.attention_width(),
-            .p = product(Adapter::cross_proj, l),
-            .precision = precision_of(l),
-            .product = t.outc,
-            .norm = branch_norm(c, p.postcw, p.postcb, t.post_meanc, t.post_rstdc),
-            .norm_of_sum = c.sum_norm(),
-            .scale = c.branch_scale,
-            .dropout = dropout(DropoutSite::cross_attention, l)};
-}
-Branch Gpt::ffn_branch(int l) const {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    const NormStep norm = branch_norm(c, p.post2w, p.post2b, t.post_mean2, t.post_rstd2);
-    return {.in = p.shared_gatew ? t.shared_act : t.fcg,
-            .width = c.ffn_width(l),
-            .p = product(Adapter::fc2, l),
-            .precision = precision_of(l),
-            .expert_out = t.expert_out,
-            .factors = t.factors,
-            .routes = t.routes,
-            .router = c.router_of(),
-            .product = t.out2,
-            .norm = norm,
-            .norm_of_sum = c.sum_norm(),
-            .scale = c.branch_scale,
-            .dropout = dropout(DropoutSite::ffn, l)};
-}
-
-NormStep Gpt::norm_of_embeddings() const {
-    const NormStep::Kind kind = c.embed_norm ? NormStep::Kind::norm : NormStep::Kind::none;
-    return {kind, c.norm_of(), w.lnew, w.lneb, mean_e, rstd_e};
+NormStep Gpt::norm_of_embeddings() const { return norm_step(c.embed_norm, w.lnew, w.lneb, mean_e, rstd_e); }
+HeadStep Gpt::transform_step(ProductWeights p, Act act, NormStep norm, int H) const {
+    return {p, act, norm, c.C, H, transform_pre, transform_activated, transformed};
 }
 HeadStep Gpt::head_step() const {
-    const NormStep::Kind kind = c.transform == HeadTransform::norm ? NormStep::Kind::norm : NormStep::Kind::none;
-    return {.p = {w.transformw, w.transformb},
-            .act = c.transform_act,
-            .norm = {kind, c.norm_of(), w.head_normw, w.head_normb, mean_h, rstd_h},
-            .C = c.C,
-            .H = c.head_width(),
-            .pre = transform_pre,
-            .activated = transform_activated,
-            .y = transformed};
+    const NormStep norm = norm_step(c.transform == HeadTransform::norm, w.head_normw, w.head_normb, mean_h, rstd_h);
+    return transform_step({w.transformw, w.transformb}, c.transform_act, norm, c.head_width());
 }
-
 // BERT's pooler: the transform of the head for next sentences.
 HeadStep Gpt::pooler() const {
-    return {.p = {w.poolw, w.poolb},
-            .act = Act::tanh,
-            .norm = {NormStep::Kind::none, {}, nullptr, nullptr, nullptr, nullptr},
-            .C = c.C,
-            .H = c.C,
-            .pre = transform_pre,
-            .activated = nullptr,
-            .y = transformed};
+    return transform_step({w.poolw, w.poolb}, Act::tanh, norm_step(false, nullptr, nullptr, nullptr, nullptr), c.C);
 }
 PoolStep Gpt::pool_step() const {
     const Heads h = {.NH = c.NH, .NKV = c.NH, .HS = c.HS, .keys = batch.keys(), .queries = batch.queries()};
