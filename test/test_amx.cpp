@@ -215,7 +215,7 @@ template <class X, class Y> struct Case {    // element types of A and B
         CAPTURE(int(isa));
         Out out = run();
         double worst = 0;
-        const uint64_t elements = uint64_t(f.M) * uint64_t(f.N), most = 12000;    // larger results: a random sample
+        const uint64_t elements = uint64_t(f.M) * uint64_t(f.N), most = 4000;    // larger results: a random sample
         for (uint64_t t = 0; t < std::min(elements, most); t++) {
             const uint64_t i = elements <= most ? t : random_bits(1, t) % elements;
             const int m = int(i / uint64_t(f.N)), n = int(i % uint64_t(f.N));
