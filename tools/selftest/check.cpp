@@ -1,14 +1,27 @@
 #include "check.h"
 
+#include <map>
+#include <mutex>
+
 #include "base/philox.h"
 #include "base/pool.h"
 
+// The first numbers of each stream are kept: every check draws the same ones, for every table.
 Numbers random_normal(int64_t n, uint64_t stream, double scale) {
+    constexpr int64_t PIECE = 1 << 14, MOST = 1 << 22;
+    static std::map<uint64_t, std::vector<float>> streams;
+    static std::mutex one_at_a_time;
+    const std::lock_guard hold(one_at_a_time);
+    std::vector<float>& kept = streams[stream];
+    const int64_t before = int64_t(kept.size()), known = std::max(before, std::min(n, MOST));
+    kept.resize(size_t(known));
     Numbers x(static_cast<size_t>(n));
-    constexpr int64_t PIECE = 1 << 14;
     each_chunk(ceil_div(n, PIECE), [&](int64_t chunk, int) {
-        for (int64_t i = chunk * PIECE; i < std::min(n, (chunk + 1) * PIECE); i++)
-            x[size_t(i)] = scale * double(philox_normal(99, stream, uint64_t(i)));
+        for (int64_t i = chunk * PIECE; i < std::min(n, (chunk + 1) * PIECE); i++) {
+            const float drawn = i < before ? kept[size_t(i)] : philox_normal(99, stream, uint64_t(i));
+            if (i >= before && i < known) kept[size_t(i)] = drawn;
+            x[size_t(i)] = scale * double(drawn);
+        }
     });
     return x;
 }
