@@ -71,9 +71,10 @@ Config Config::encoder() const {
     return e;
 }
 Config Config::body() const {
-    if (!encoder_layers && family->heads.empty()) return *this;
-    Config b = encoder_layers ? encoder() : *this;
-    if (encoder_layers) b.family = &encoder_family(*family), b.in_encoder = false;
+    const Family* alone = encoder_layers ? encoder_family(*family) : nullptr;
+    if (!alone && (encoder_layers || family->heads.empty())) return *this;
+    Config b = alone ? encoder() : *this;
+    if (alone) b.family = alone, b.in_encoder = false;
     b.head = HeadKind::none;
     b.transform = HeadTransform::none;
     b.classes = {};

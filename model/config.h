@@ -176,7 +176,7 @@ struct Config {
     Heads heads(int l) const;
     int bias_distance() const;              // Heads::max_distance; 0: scores have no biases
     Config encoder() const;                 // configuration of the encoder, which has no head
-    Config body() const;                    // without the head, and of an encoder-decoder the encoder alone
+    Config body() const;                    // without the head; its encoder alone, if encoder_family() is one
     Heads cross_heads(int source) const;    // attention to `source` positions of the encoder's output
     QkNormRope rope(int l) const;
     int recurrent_layers_below(int l) const;

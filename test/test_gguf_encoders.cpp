@@ -153,6 +153,7 @@ TEST_CASE("gguf encoders: embed takes an encoder-decoder's encoder, and a file t
         return must({"embed", model, "--text", text, "--dtype", "fp32", "--device", "cpu", "--seq-len", "24"}).out;
     };
     for (const std::string family : {"bart", "marian"}) CHECK(!embed(toy_pair(dir + "/" + family, family)).empty());
+    must({"embed", toy_pair(dir + "/llama", "llama"), "--text", text}, 2, "is an encoder-decoder: it reads a source");
     const std::string t5 = toy_pair(dir + "/t5", "t5"), vectors = embed(t5), encoder = dir + "/encoder";
     CHECK(embed(converted(t5, dir + "/t5.gguf")) == vectors);
     // transformers' class reads the encoder of a file that has a decoder, too.

@@ -129,8 +129,8 @@ const char* missing_for(const std::string& name);
 // Visible positions of nanochat's short windows at a context of T: a quarter of T, rounded up to a
 // multiple of 128, and the token itself.
 constexpr int nanochat_window(int T) { return (T / 4 + (T % 4 != 0) + 127) / 128 * 128 + 1; }
-// The family of this family's encoders without decoders.
-const Family& encoder_family(const Family& both);
+// The family of encoders alone, without the decoders of this family; null: there is none.
+const Family* encoder_family(const Family& both);
 // Families like Llama, like GPT-2, like BERT and like T5. families() joins them.
 const std::vector<Family>& llama_families();
 const std::vector<Family>& encoder_families();
