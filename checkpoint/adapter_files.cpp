@@ -122,6 +122,12 @@ std::string name_end(const std::string& module, int parts) {
     for (int i = 0; i < parts && at != module.npos; i++) at = at ? module.rfind('.', at - 1) : module.npos;
     return at == module.npos ? module : module.substr(at + 1);
 }
+// Whether this model leaves out the matrix: it is an encoder whose decoder the adapter has, too.
+bool leaves_out(const Family& family, const std::string& name) {
+    return std::ranges::any_of(family.redundant, [&](std::string_view part) {
+        return part.ends_with('*') && bare_name(name, family).starts_with(part.substr(0, part.size() - 1));
+    });
+}
 const AdapterModule* find_module(const AdapterFiles& from, const std::string& name, const Family& family) {
     for (const AdapterModule& m : from.modules)
         if (bare_name(m.name, family) == name) return &m;
@@ -242,7 +248,7 @@ Status add_adapters(Config* c, const std::vector<AdapterFiles>& adapters) {
             rank = std::max(rank, int(module->a.shape[0]));
         }
         for (const AdapterModule& m : from.modules)
-            if (!used.contains(m.name))
+            if (!used.contains(m.name) && !leaves_out(*c->family, m.name))
                 return fail(Exit::input, "%s: %s: the model has no such matrix in its blocks",
                             from.file->path().c_str(), m.name.c_str());
         for (const AdaptedMatrix* m : without)
@@ -391,8 +397,8 @@ std::string adapter_config_json(const Config& c) {
     int rank = 0;
     bool transposed = false;
     std::map<std::string, int> own;    // rank of each module
-    // PEFT adapts each module whose name ends so. The two kinds of attention have matrices of one
-    // name: where these have other ranks, the end has the attention's name, too.
+    // PEFT adapts every module whose name ends in a target. Self-attention and cross-attention have
+    // matrices of the same name. If their ranks differ, the target includes the attention's name.
     const std::vector<AdaptedMatrix> matrices = adapted_matrices(c);
     std::map<std::string, std::set<int>> ranks_of;
     for (const AdaptedMatrix& m : matrices) ranks_of[name_end(m.module, 1)].insert(m.rank);

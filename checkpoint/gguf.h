@@ -88,7 +88,8 @@ struct GgufArchitecture {
     // its logits. If the file has gates, `gated` is the activation.
     bool stacks = false;
     Act gated = Act::gelu_tanh;
-    // The beginning of a block's names. An encoder without a decoder has the encoder's.
+    // The prefix of a block's names. Blocks of an encoder without a decoder, which our names call
+    // the model's, are the encoder's in files.
     std::string stack(const Config& c, bool encoder) const {
         return !stacks ? "" : encoder || !c.encoder_layers ? "enc." : "dec.";
     }

@@ -61,9 +61,9 @@ struct CpuChoice {
     Isa isa;
     Tiles tiles;
 };
-// The choice for these values of the variables (null or empty: not set). slow_pairs: without tiles,
-// avx512bf16 is taken only if it is named. Exit 2: an unknown value, or an instruction set that
-// this CPU lacks.
+// The choice for these values of the variables (null or empty: not set). slow_pairs: a CPU without
+// tiles gets avx512bf16 only if `isa` names it, else avx512. Exit 2: an unknown value, or an
+// instruction set that this CPU lacks.
 Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx, bool slow_pairs);
 // Checks the environment's values; exit 2 as above. Must precede the two functions below.
 Status cpu_check();

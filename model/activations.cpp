@@ -131,8 +131,8 @@ void lay_out_routes(Layout& at, Gpt& g, int64_t N) {
 }
 }    // namespace
 
-// Scratch of adapters, which all products share. The keys and values of an encoder's output have as
-// many rows as it has.
+// Scratch of adapters, which all products share. Cross-attention's keys and values have a row for
+// each position of the source, so there is room for the longer of both sequences.
 static void lay_out_adapters(Layout& at, Gpt& g) {
     const Config& c = g.c;
     const int64_t N = std::max(g.plan.max_tokens(), g.encoder ? g.encoder->plan.max_tokens() : 0);
@@ -157,8 +157,8 @@ static void lay_out_adapters(Layout& at, Gpt& g) {
         at.reserve(g.dropped, N * std::max({c.C, c.attention_width(), c.max_up_width()}));
 }
 
-// Keys and values of the encoder's output and their adapter's, by block if the backward pass reads
-// them.
+// Keys and values of the encoder's output, and LowRank::low of their adapter. Each block has its
+// own if the backward pass reads them; else all blocks share the first one's.
 static void lay_out_source(Layout& at, Gpt& g) {
     if (!g.encoder) return;
     const int64_t NS = g.encoder->plan.max_tokens();

@@ -58,7 +58,8 @@ std::string adapter_tensor(const std::string& product, char which) {
     return product.substr(0, product.size() - 1) + "_" + which;
 }
 
-// Refuses stacks whose files hold a product in other matrices: both have one rank for each.
+// Refuses a model whose files divide a product into different numbers of matrices in the encoder
+// and the decoder: Adapter::ranks has one rank for each matrix, for both stacks.
 static Status same_pieces(const Config& c) {
     size_t pieces[Adapter::PRODUCTS] = {};
     for (const Tensor& t : config_tensors(c))
@@ -131,8 +132,8 @@ ProductWeights Gpt::product(Adapter::Product which, int l) const {
                   .inverse_norms = a[size_t(l)].inverse_norms[which],
                   .unscaled = unscaled,
                   .dropped = dropped};
-    // Dropout of adapters' inputs has sites behind all others. With an encoder these count both
-    // stacks' blocks, from a number that no other site has.
+    // Dropout of adapters' inputs has sites behind all others. Those of an encoder-decoder count
+    // the blocks of both stacks from 1 << 20 on, because each stack numbers its other sites alone.
     constexpr int SELF = Adapter::cross_q, BOTH_STACKS = 1 << 20;
     const int alone = 3 * c.L + 1 + SELF * l + which,
               of_both = BOTH_STACKS + Adapter::PRODUCTS * (first_bucket - 1 + l) + which;

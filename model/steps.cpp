@@ -13,7 +13,7 @@ Precision Gpt::precision_of(int l) const {
 }
 
 Dropout Gpt::site_dropout(float rate, int site, int64_t first) const {
-    // Further sites, which models with adapters have from 586 layers on, have streams of their own.
+    // Sites from 4096 on, as adapters of encoder-decoders have them, have streams of their own.
     constexpr uint64_t STREAM = 0x64726F70, SITES_PER_STEP = 1 << 12;    // "drop"
     const uint64_t beyond = uint64_t(site) / SITES_PER_STEP, within = uint64_t(site) % SITES_PER_STEP;
     const Philox4 seed = philox(step.seed, STREAM | beyond << 32, uint64_t(step.number) * SITES_PER_STEP + within);

@@ -230,15 +230,30 @@ TEST_CASE("embed: Dense layers behind the pooling are read whole, or refused by 
     };
     CHECK(
         contains(refused("activation_function", "torch.nn.ReLU"), "expected Tanh or Identity, found 'torch.nn.ReLU'"));
-    CHECK(contains(refused("in_features", 31), "linear.weight: expected 372 numbers"));
-    CHECK(contains(refused("out_features", 11), "linear.weight: expected 352 numbers"));
+    CHECK(contains(refused("in_features", 31), "linear.weight: expected 12 x 31 numbers"));
+    CHECK(contains(refused("out_features", 11), "linear.weight: expected 11 x 32 numbers"));
     CHECK(contains(refused("out_features", 0), "expected an integer from 1"));
+    CHECK(
+        contains(refused("in_features", 65536), "expected 12 x 65536 numbers, as config.json has them, found 12 x 32"));
     write_file(file, good);
+    const std::string own = dir + "/3_Dense/config.json", without = read_file(own);
+    nlohmann::json with_bias = nlohmann::json::parse(without);
+    with_bias["bias"] = true;
+    write_file(own, with_bias.dump());
+    CHECK(contains(sentence_config(dir).status.message,
+                   "linear.bias: expected a tensor of F32, BF16 or F16, found none"));
+    write_file(own, without);
+    const std::string tensors = dir + "/2_Dense/model.safetensors", finite = read_file(tensors);
+    write_file(tensors, finite.substr(0, finite.size() - 4) + std::string("\0\0\xc0\x7f", 4));    // NaN
+    CHECK(sentence_config(dir).status.code == Exit::input);
+    write_file(tensors, finite);
     must({"embed", dir, "--text", "LICENSE", "--dims", "21"}, 2, "at most the 20 numbers");
     fs::copy_file(dir + "/3_Dense/config.json", file, fs::copy_options::overwrite_existing);
     fs::copy_file(dir + "/3_Dense/model.safetensors", dir + "/2_Dense/model.safetensors",
                   fs::copy_options::overwrite_existing);
-    CHECK(contains(sentence_config(dir).status.message, "expected 20 in_features, found 12"));
+    CHECK(contains(sentence_config(dir).status.message, "3_Dense: expected 20 in_features, found 12"));
+    write_file(dir + "/modules.json", R"([{"type": "a.Dense", "path": "../t5/2_Dense"}])");
+    CHECK(contains(sentence_config(dir).status.message, "expected the name of a Dense layer's directory"));
     write_file(dir + "/modules.json", R"([{"type": "a.Dense", "path": "2_Dense"}])");
     must({"embed", dir, "--text", "LICENSE"}, 3, "has 12 in_features, the model's states have 32 numbers");
     must({"convert", GOLDEN + "t5", dir + "/a.gguf"}, 0, "the Dense layers behind the pooling");

@@ -327,7 +327,8 @@ TEST_CASE("family config: presets have the parameters that they are known for, a
         CHECK_MESSAGE(std::abs(double(config_used(config_named(name).value)) / 1e9 - billions) < 0.06, name);
     std::vector<std::string> names;
     for (const Family* family : families()) {
-        names.push_back(std::string(family->type) + ":d2");
+        // Encoders without a head come from files alone.
+        if (family->kinds.head != HeadKind::none) names.push_back(std::string(family->type) + ":d2");
         for (const Preset& preset : family->presets) names.push_back(preset.name);
     }
     for (const std::string& name : names) {

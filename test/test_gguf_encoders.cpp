@@ -171,7 +171,25 @@ TEST_CASE("gguf encoders: embed takes an encoder-decoder's encoder, and a file t
     config = nlohmann::json::parse(read_file(back + "/config.json"));
     CHECK(config["model_type"] == "t5");
     CHECK(config["architectures"] == nlohmann::json({"T5EncoderModel"}));
-    // What only a decoder does.
+    // An adapter of both stacks is the encoder's, too.
+    const std::string pairs = dir + "/pairs.jsonl", run = dir + "/lora";
+    write_file(pairs, "{\"source\": \"a small test\", \"target\": \"another one\"}\n");
+    must({"train", "--from",    t5,   "--pairs", pairs,  "--lora-rank", "2",   "--steps", "2", "--batch", "1", "--lr",
+          "0.1",   "--seq-len", "16", "--dtype", "fp32", "--device",    "cpu", "--out",   run});
+    must({"merge", t5, run, dir + "/merged"});
+    auto first = [](const std::string& lines) {
+        return nlohmann::json::parse(lines.substr(0, lines.find('\n')))["embedding"].get<std::vector<double>>();
+    };
+    const std::vector<double> adapted = first(embed(run)), merged = first(embed(dir + "/merged"));
+    double furthest = 0, moved = 0;
+    for (size_t i = 0; i < adapted.size(); i++) {
+        furthest = std::max(furthest, std::fabs(adapted[i] - merged[i]));
+        moved = std::max(moved, std::fabs(adapted[i] - first(vectors)[i]));
+    }
+    CHECK(furthest < 1e-6);
+    CHECK(moved > 1e-4);
+    // It has no names of new models, and does nothing of what a decoder does.
+    CHECK(!config_named("t5_encoder:d1").ok());
     must({"sample", encoder, "--prompt", "a"}, 2, "predicts no tokens");
 }
 

@@ -118,18 +118,17 @@ Status convert(Options o) {
     cpu_set_threads(0);
     WeightsReader weights = TRY(o.average ? average_reader(from, config) : weights_reader(from, config));
     if (!o.adapters.empty()) weights = TRY(merged_reader(weights, TRY(open_adapters(o.adapters))));
+    const Result<SentenceConfig> sentences = sentence_config(from.path);
+    if (sentences.ok() && !sentences.value.layers.empty())
+        Progress().note(
+            "note: the Dense layers behind the pooling are not written; the new file's vectors are those before them");
     const ModelCard card = checkpoint_card(from);
     if (!to_gguf) return checkpoint_export(o.out, weights, tokenizer, generation, card_readme(card), overwrite);
     GgufKeys keys = card_keys(card);
-    if (config.head == HeadKind::none) {
-        const SentenceConfig sentences = TRY(sentence_config(from.path));
-        if (written->body && sentences.pooling)
-            keys.push_back(
-                {written->name + std::string(".pooling_type"), GgufValue::integer(gguf_pooling(*sentences.pooling))});
-        if (!sentences.layers.empty())
-            Progress().note(
-                "note: GGUF has no place for the Dense layers behind the pooling; the file's vectors are "
-                "those before them");
+    if (written->body && config.head == HeadKind::none) {
+        TRY(sentences.status);
+        if (const std::optional<Pooling> pooling = sentences.value.pooling)
+            keys.push_back({written->name + std::string(".pooling_type"), GgufValue::integer(gguf_pooling(*pooling))});
     }
     keys.insert(keys.end(), vocabulary.begin(), vocabulary.end());
     auto produce = [&](const FileSink& sink) {

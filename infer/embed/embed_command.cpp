@@ -30,7 +30,7 @@ struct Embedder {
     int64_t done = 0, cut = 0;    // texts; those that were longer than plan.S tokens
     Progress progress;
 
-    int dims() const { return options.dims ? options.dims : options.whole(m.model->c.C); }
+    int dims() const { return options.dims ? options.dims : options.width(m.model->c.C); }
     size_t tokens_around() const {
         return m.tokenizer.vocabulary().before.size() + m.tokenizer.vocabulary().after.size();
     }
@@ -186,7 +186,7 @@ Status run(const Options& o) {
     if (const std::vector<DenseLayer>& layers = sentences.layers; !layers.empty() && layers[0].in != c.C)
         return fail(Exit::input, "%s: the Dense layer has %d in_features, the model's states have %d numbers",
                     o.model.model.c_str(), layers[0].in, c.C);
-    if (const int whole = e.options.whole(c.C); o.dims > whole)
+    if (const int whole = e.options.width(c.C); o.dims > whole)
         return fail(Exit::usage, "--dims %d: expected at most the %d numbers of this model's vectors", o.dims, whole);
     if (o.pooling != "auto")
         e.options.pooling = Pooling(std::find(POOLINGS.begin(), POOLINGS.end(), o.pooling) - POOLINGS.begin());

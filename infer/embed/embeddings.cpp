@@ -9,9 +9,12 @@
 #include "base/command.h"
 #include "base/element.h"
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_check.h"
 #include "files/gguf.h"
 #include "files/json.h"
 #include "files/safetensors.h"
+#include "layers/quant/quant.h"
 
 namespace {
 // A JSON file of the directory; null: it does not exist.
@@ -33,30 +36,33 @@ Result<Pooling> read_pooling(const std::string& path, const nlohmann::json& j) {
     return fail(Exit::input, "%s: expected one pooling of mean_tokens, cls_token and lasttoken, found %s", path.c_str(),
                 on.empty() ? "none" : join(on, " and ").c_str());
 }
-// Reads the tensor of this name and shape; without it, its numbers are zeros.
+std::string shape_text(const std::vector<int64_t>& shape) {
+    std::vector<std::string> sizes;
+    for (const int64_t n : shape) sizes.push_back(std::to_string(n));
+    return join(sizes, " x ");
+}
+// Reads the tensor of this name and shape, whose numbers must be finite.
 Status read_tensor(const SafetensorsFile& file, const std::string& name, const std::vector<int64_t>& shape,
                    std::vector<float>* to) {
-    int64_t count = 1;
-    for (const int64_t n : shape) count *= n;
-    to->assign(size_t(count), 0);
-    for (const TensorEntry& t : file.entries()) {
-        if (t.name != name) continue;
-        if (t.shape != shape)
-            return fail(Exit::input, "%s: %s: expected %lld numbers, as config.json has them, found %lld",
-                        file.path().c_str(), name.c_str(), (long long)count,
-                        (long long)((t.end - t.begin) / SafetensorsFile::element_bytes(t.type)));
-        std::vector<char> raw(size_t(t.end - t.begin));
-        TRY(file.read_bytes(file.data_begin() + t.begin, raw.data(), int64_t(raw.size())));
-        SafetensorsFile::convert(t.type, raw.data(), count, to->data());
-        return {};
-    }
-    return name.ends_with("bias") ? Status{}
-                                  : fail(Exit::input, "%s: %s: not found", file.path().c_str(), name.c_str());
+    const auto t = std::ranges::find(file.entries(), name, &TensorEntry::name);
+    if (t == file.entries().end())
+        return fail(Exit::input, "%s: %s: expected a tensor of F32, BF16 or F16, found none", file.path().c_str(),
+                    name.c_str());
+    if (t->shape != shape)
+        return fail(Exit::input, "%s: %s: expected %s numbers, as config.json has them, found %s", file.path().c_str(),
+                    name.c_str(), shape_text(shape).c_str(), shape_text(t->shape).c_str());
+    const int64_t bytes = t->end - t->begin, count = bytes / SafetensorsFile::element_bytes(t->type);
+    std::vector<char> raw(static_cast<size_t>(bytes));
+    TRY(file.read_bytes(file.data_begin() + t->begin, raw.data(), bytes));
+    if (!all_finite(block_format(block_type(t->type)), raw.data(), count)) return not_finite(file.path(), name);
+    to->resize(size_t(count));
+    SafetensorsFile::convert(t->type, raw.data(), count, to->data());
+    return {};
 }
 Result<DenseLayer> read_dense(const std::string& directory) {
     const std::string path = directory + "/config.json";
     const nlohmann::json j = TRY(read_json(path));
-    if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", path.c_str());
+    if (!j.is_object()) return fail(Exit::input, "%s: expected a file with a JSON object", path.c_str());
     const JsonFields f{j, path};
     DenseLayer layer{};
     std::string activation;
@@ -67,9 +73,10 @@ Result<DenseLayer> read_dense(const std::string& directory) {
     if (!layer.tanh && !activation.ends_with(".Identity"))
         return fail(Exit::input, "%s: activation_function: expected Tanh or Identity, found '%s'", path.c_str(),
                     activation.c_str());
-    const SafetensorsFile file = TRY(SafetensorsFile::open(directory + "/model.safetensors"));
+    const SafetensorsFile file = TRY(SafetensorsFile::open(TRY(checkpoint_tensor_files(directory, "model"))[0]));
     TRY(read_tensor(file, "linear.weight", {layer.out, layer.in}, &layer.w));
-    TRY(read_tensor(file, "linear.bias", {layer.out}, &layer.b));
+    layer.b.resize(size_t(layer.out));
+    if (!j.contains("bias") || j["bias"] != false) TRY(read_tensor(file, "linear.bias", {layer.out}, &layer.b));
     return layer;
 }
 Status read_modules(const std::string& directory, const std::string& path, const nlohmann::json& j,
@@ -82,17 +89,22 @@ Status read_modules(const std::string& directory, const std::string& path, const
             const bool has = module.is_object() && module.contains(key) && module[key].is_string();
             return has ? module[key].get<std::string>() : std::string();
         };
-        const std::string type = text("type"), name = type.substr(type.rfind('.') + 1);
+        const std::string type = text("type"), name = type.substr(type.rfind('.') + 1), part = text("path");
         while (at < order.size() && order[at] != name) at++;
         if (at == order.size())
-            return fail(Exit::input, "%s: expected the modules Transformer, Pooling, Dense and Normalize, found '%s'",
+            return fail(Exit::input,
+                        "%s: expected the modules Transformer, Pooling, Dense and Normalize, in this order, found '%s'",
                         path.c_str(), type.c_str());
-        if (name == "Dense") to->layers.push_back(TRY(read_dense(directory + "/" + text("path"))));
+        if (name != "Dense") continue;
+        if (part.empty() || part[0] == '.' || part.find('/') != part.npos)
+            return fail(Exit::input, "%s: path: expected the name of a Dense layer's directory, found '%s'",
+                        path.c_str(), part.c_str());
+        DenseLayer layer = TRY(read_dense(directory + "/" + part));
+        if (!to->layers.empty() && layer.in != to->layers.back().out)
+            return fail(Exit::input, "%s: %s: expected %d in_features, found %d", path.c_str(), part.c_str(),
+                        to->layers.back().out, layer.in);
+        to->layers.push_back(std::move(layer));
     }
-    for (size_t i = 1; i < to->layers.size(); i++)
-        if (to->layers[i].in != to->layers[i - 1].out)
-            return fail(Exit::input, "%s: the second Dense layer: expected %d in_features, found %d", path.c_str(),
-                        to->layers[i - 1].out, to->layers[i].in);
     return {};
 }
 }    // namespace
@@ -157,7 +169,7 @@ void pool(const float* states, int length, int C, const EmbedOptions& o, int dim
 }    // namespace
 
 std::vector<float> embed_texts(Model& model, const std::vector<std::vector<int>>& texts, const EmbedOptions& o) {
-    const int C = model.c.C, dims = o.dims ? o.dims : o.whole(C);
+    const int C = model.c.C, dims = o.dims ? o.dims : o.width(C);
     std::vector<size_t> order(texts.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return texts[a].size() > texts[b].size(); });

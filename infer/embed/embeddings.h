@@ -28,9 +28,9 @@ int gguf_pooling(Pooling pooling);    // the value of GGUF's pooling_type
 // Reads 1_Pooling/config.json and, for max_seq_length, sentence_bert_config.json, where they exist;
 // without it, beside a pooling, tokenizer_config.json's model_max_length.
 // The Dense layers that modules.json names are read from config.json and model.safetensors of their
-// directories. Exit 3: a file is damaged, the pooling or an activation is another one, or
-// modules.json lists other modules than Transformer, Pooling, Dense and Normalize, or in another
-// order. A GGUF file has its pooling_type alone.
+// directories. Exit 3: a file is damaged; the pooling or an activation is not supported;
+// modules.json lists an unknown module, or the modules are not in the order Transformer, Pooling,
+// Dense, Normalize. Of a GGUF file only pooling_type is read.
 Result<SentenceConfig> sentence_config(const std::string& directory);
 
 struct EmbedOptions {
@@ -38,7 +38,7 @@ struct EmbedOptions {
     std::vector<DenseLayer> layers = {};    // the first one's `in` is C
     int dims = 0;                           // the vector's first numbers alone (Kusupati et al. 2022); 0: all
     bool normalize = true;                  // to length 1, after the cut
-    int whole(int C) const { return layers.empty() ? C : layers.back().out; }    // numbers before the cut
+    int width(int C) const { return layers.empty() ? C : layers.back().out; }    // before the cut to dims
 };
 // Embeds texts of 1 to model.plan.S tokens: (texts, dims). Texts of similar length share a pass,
 // padded to the longest one. Up to rounding, each has the vector that it would have alone.

@@ -7,7 +7,7 @@
 // sum of an element adds k in order, whichever thread computes it. Rows of A that are contiguous
 // along k are read in place, unless they must be rounded or widened, or consist of an odd number of
 // bf16.
-// Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
+// Bound by FMAs: 2 M N K FLOPs; pairs of bf16 run at another rate (cpu.h).
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack_panels.h"
 #include "layers/matmul/matmul.h"

@@ -169,7 +169,7 @@ Family scaled_t5(Family family) {
     return family;
 }
 
-// The encoders of this family's models, as models of their own.
+// Returns the family of `both`'s encoders without their decoders.
 Family alone(const Family& both, const char* type, const char* architecture) {
     Family f = both;
     f.type = type;

@@ -111,9 +111,13 @@ static Config sized(const Family& family, const Preset& p, int context) {
     return c;
 }
 
+// Whether a new model may have this family. Encoders without a head come from files alone.
+static bool has_names(const Family& family) { return family.kinds.head != HeadKind::none; }
+
 std::string config_names() {
     std::string names, types;
     for (const Family* family : families()) {
+        if (!has_names(*family)) continue;
         for (const Preset& preset : family->presets) names += std::string(preset.name) + ", ";
         types += (types.empty() ? "" : ", ") + std::string(family->type);
         for (const char* also : family->also) types += std::string(", ") + also;
@@ -131,7 +135,7 @@ static std::string letters(const std::string& name) {
 // Finds a family by its name, the part of "FAMILY:dN" before the colon; null: unknown.
 static const Family* family_named(const std::string& name) {
     for (const Family* family : families()) {
-        if (letters(name) == letters(family->type)) return family;
+        if (has_names(*family) && letters(name) == letters(family->type)) return family;
         for (const char* also : family->also)
             if (letters(name) == letters(also)) return family;
     }
@@ -151,7 +155,8 @@ Result<Config> config_named(const std::string& name, int context) {
             if (name == preset.name) return sized(*family, preset, context);
             known.push_back(preset.name);
         }
-        if (colon != name.npos) known.push_back(family->type + (":" + (size_is_known ? size : "d12")));
+        if (colon != name.npos && has_names(*family))
+            known.push_back(family->type + (":" + (size_is_known ? size : "d12")));
     }
     const Family* family = colon == name.npos ? &GPT2 : family_named(name.substr(0, colon));
     if (family && size_is_known) {

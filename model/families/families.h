@@ -46,7 +46,8 @@ struct ConfigKey {
 struct Family {
     const char* type;            // model_type of config.json
     const char* architecture;    // transformers' class; null: it has none
-    // The model_type, if another family has it, too, and the class tells them apart; null: type.
+    // model_type of config.json, if it is not `type`: that of T5's encoder is "t5", too, and
+    // `architectures` tells the two families apart.
     const char* class_type = nullptr;
     std::vector<const char*> also = {};    // aliases in FAMILY:dN
     Config kinds = {};                     // fields common to all sizes
