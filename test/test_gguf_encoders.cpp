@@ -1,5 +1,6 @@
 // test_gguf_encoders.cpp - encoder-decoders and encoders as GGUF files: there and back, texts and
 // vectors from a file, keys that have one value, and Unigram's and WordPiece's tokenizers.
+#include <cmath>
 #include <filesystem>
 
 #include "data/tokenizer_files/tokenizer_gguf.h"
@@ -24,6 +25,7 @@ std::string toy_pair(const std::string& dir, const std::string& family) {
     c.V = tokenizer.vocab_size() + 3;
     c.T = 64;
     c.encoder_layers = 2;
+    if (family == "t5") c.logit_scale = 1 / std::sqrt(float(c.C));
     Loaded m;
     REQUIRE(m.g->allocate(c, {RunMode::infer, 1, 1}).ok());
     m.g->init(5);
