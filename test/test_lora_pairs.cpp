@@ -85,10 +85,15 @@ std::vector<Kind> encoder_kinds(const Config& c) {
         all.push_back({name, k});
     };
     add("bart", [](Config& k) {
-        k.norm_placement = NormPlacement::post, k.embed_norm = k.head_bias = true, k.position_offset = 2;
+        k.norm_placement = NormPlacement::post;
+        k.embed_norm = k.head_bias = true;
+        k.position_offset = 2;
     });
     add("t5", [](Config& k) {
-        k.norm = NormKind::rms, k.position = Position::t5, k.gated = true, k.score_scale = 0.3f;
+        k.norm = NormKind::rms;
+        k.position = Position::t5;
+        k.gated = true;
+        k.score_scale = 0.3f;
         k.qkv_bias = k.proj_bias = k.up_bias = k.down_bias = k.norm_bias = false;
     });
     add("of 2017", [](Config& k) { k.position = Position::sinusoidal, k.encoder_layers = 2; });
